@@ -1,0 +1,91 @@
+"""The click group ``lil``: it knows its commands by name and loads a command's module only when that command is run.
+
+A new command is a line in :data:`COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from letitloop.errors import Halt, LetItLoopError
+
+__all__ = ["COMMANDS", "LazyGroup", "lil"]
+
+# name -> (module:attribute of the click command, the line that `lil --help` shows)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("letitloop.cli.demo:demo", "Watch a run being killed and resumed, on real text."),
+    "runs": ("letitloop.cli.runs:runs", "List runs."),
+    "show": ("letitloop.cli.show:show", "Show a run: its lives, its steps on a timeline, its failures."),
+    "rewind": ("letitloop.cli.runs:rewind", "Take back what a run recorded from a step on."),
+    "forget": ("letitloop.cli.runs:forget", "Remove runs, for good."),
+    "export": ("letitloop.cli.export:export", "Write everything that a run recorded as JSON."),
+    "verify": ("letitloop.cli.verify:verify", "Verify every checksum of logs, seals and proofs."),
+    "repair": ("letitloop.cli.logs:repair", "Rewrite a damaged log with its whole records."),
+    "compact": ("letitloop.cli.logs:compact", "Drop what no longer counts from runs' logs."),
+    "seal": ("letitloop.cli.seals:seal", "Print a sealed log's head, to keep elsewhere."),
+    "proof": ("letitloop.cli.seals:proof", "Write a sealed log with its head to a file that proves itself."),
+    "completion": ("letitloop.cli.completion:completion", "Print a shell's completion script."),
+}
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done; of logs: all are good (a torn tail is: the next start cuts it off)
+  1  it could not be done, or damage was found: the message says what to do
+  2  the command line means nothing: unknown option, missing file, bad value
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use.
+
+    Args:
+        lazy: the commands, as in :data:`COMMANDS`.
+    """
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy, *(name for name in super().list_commands(ctx) if name not in self.lazy)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = self.lazy.get(cmd_name)
+        if known is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = known[0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.lazy[name][1]) for name in self.lazy]
+        rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (LetItLoopError, Halt) as error:
+            # every message of ours says what happened and what to do: a traceback would add nothing
+            raise click.ClickException(str(error) or type(error).__name__) from error
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001  click's signature
+    if not value or ctx.resilient_parsing:
+        return
+    from letitloop.version import __version__
+
+    click.echo(f"letitloop {__version__}")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit.")
+def lil() -> None:
+    """Runs that survive SIGKILL, OOM and power loss."""

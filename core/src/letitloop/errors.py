@@ -1,0 +1,275 @@
+"""The two error trees of letitloop.
+
+:class:`LetItLoopError` derives from :class:`Exception`: what a program may catch and handle.
+:class:`Halt` derives from :class:`BaseException`: what must reach the caller of a run, so that no ``except Exception``, no
+framework's error handler and no retry policy turns it into something to react to.
+
+Every message says what happened, to which run and step, what is safe now, and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AsyncMisuse",
+    "CodecError",
+    "DecodeError",
+    "ForeignFile",
+    "GeneratorFunction",
+    "Halt",
+    "InvalidArgument",
+    "LetItLoopError",
+    "LogCorrupt",
+    "LogError",
+    "LogLocked",
+    "LogPoisoned",
+    "LogSuspect",
+    "LogVersionError",
+    "LogWriteFailed",
+    "RecordTooLarge",
+    "RecordedError",
+    "RunFinished",
+    "RunNotFound",
+    "SchemaChanged",
+    "SealError",
+    "StepChanged",
+    "StepOutsideRun",
+    "StoreError",
+    "UnencodableError",
+    "UnknownOutcome",
+    "UnknownType",
+]
+
+
+class LetItLoopError(Exception):
+    """Root of the errors that a program may catch and handle."""
+
+
+class Halt(BaseException):
+    """Root of the conditions that must reach the caller of a run unhandled.
+
+    A ``Halt`` is no ``Exception``: tool executors and retry loops that catch ``Exception`` let it pass.
+    """
+
+
+# --- arguments and misuse ----------------------------------------------------------------------------------------------------
+
+
+class InvalidArgument(LetItLoopError, ValueError):
+    """An argument of the public API has a value that means nothing; nothing was run or written."""
+
+
+class StepOutsideRun(LetItLoopError):
+    """A step, scope or marker was used where no run is current; it was not executed."""
+
+
+class AsyncMisuse(LetItLoopError, TypeError):
+    """An async function was given to sync code or the reverse; it was not executed."""
+
+
+class GeneratorFunction(LetItLoopError, TypeError):
+    """A generator function cannot be a run or a step: what it yields cannot be recorded as one value."""
+
+
+# --- values and bytes --------------------------------------------------------------------------------------------------------
+
+
+class CodecError(LetItLoopError):
+    """Root of the errors between values and bytes."""
+
+
+class UnencodableError(CodecError, TypeError):
+    """A value cannot be recorded exactly.
+
+    Attributes:
+        path: where in the value the culprit lies, e.g. ``result['user'].session``.
+        type_name: the qualified name of the culprit's type.
+    """
+
+    def __init__(self, message: str, *, path: str = "", type_name: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.type_name = type_name
+
+
+class DecodeError(CodecError, ValueError):
+    """Bytes are no value that this version of letitloop writes."""
+
+
+class UnknownType(DecodeError):
+    """A recorded class is not known here: neither registered nor among the imported modules.
+
+    Attributes:
+        tag: the recorded name, ``module:qualname`` or the registered one.
+    """
+
+    def __init__(self, message: str, *, tag: str = "") -> None:
+        super().__init__(message)
+        self.tag = tag
+
+
+class SchemaChanged(DecodeError):
+    """A recorded class has other fields than the class of that name has now.
+
+    Attributes:
+        tag: the recorded name of the class.
+        missing: fields that were recorded and are gone.
+        added: fields that the class has now and the record has not.
+    """
+
+    def __init__(self, message: str, *, tag: str = "", missing: tuple[str, ...] = (), added: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.tag = tag
+        self.missing = missing
+        self.added = added
+
+
+# --- the log -----------------------------------------------------------------------------------------------------------------
+
+
+class LogError(LetItLoopError):
+    """Root of the errors of a write-ahead log.
+
+    Attributes:
+        path: the log's file.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ForeignFile(LogError):
+    """The file is no log of letitloop; it was left as it is."""
+
+
+class LogVersionError(LogError):
+    """The log was written by a newer letitloop; it was left as it is."""
+
+
+class LogCorrupt(LogError):
+    """A durable record is damaged (rot): the log is refused for writing and left as it is.
+
+    Attributes:
+        offset: where the damaged record starts, in bytes from the start of the file.
+        seq: the sequence number that the damaged record should have.
+        durable: the number of records that were synced before the damage was found to lie among them.
+    """
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0, seq: int = 0, durable: int = 0) -> None:
+        super().__init__(message, path=path)
+        self.offset = offset
+        self.seq = seq
+        self.durable = durable
+
+
+class LogSuspect(LogError):
+    """The last record is complete but damaged, and the log holds effects: whether it was acknowledged cannot be told.
+
+    Attributes:
+        offset: where the doubtful record starts, in bytes from the start of the file.
+        seq: the sequence number that the doubtful record should have.
+    """
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0, seq: int = 0) -> None:
+        super().__init__(message, path=path)
+        self.offset = offset
+        self.seq = seq
+
+
+class LogLocked(LogError):
+    """Another live process (or another opening in this process) holds the log.
+
+    Attributes:
+        pid: the holder's process id, 0 where it is not known.
+    """
+
+    def __init__(self, message: str, *, path: str = "", pid: int = 0) -> None:
+        super().__init__(message, path=path)
+        self.pid = pid
+
+
+class RecordTooLarge(LogError):
+    """A record is larger than 1 GiB; nothing was written."""
+
+
+class LogWriteFailed(LogError):
+    """The system refused a write (disk full, quota, I/O error) before anything was acknowledged."""
+
+
+class SealError(LogError):
+    """A sealed log's key is missing or wrong, or its chain of message authentication codes is broken."""
+
+
+class LogPoisoned(Halt):
+    """A write or sync of this log failed earlier in this process: nothing more is acknowledged by it.
+
+    What was acknowledged before is safe. Start the program again: recovery decides what the disk really holds.
+
+    Attributes:
+        path: the log's file.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+# --- stores and runs ---------------------------------------------------------------------------------------------------------
+
+
+class StoreError(LetItLoopError):
+    """A store cannot be used: its root is a file, read-only, or of an unknown scheme."""
+
+
+class RunNotFound(StoreError, LookupError):
+    """No run of that name lies in the store."""
+
+
+class RunFinished(LetItLoopError):
+    """A finished run was called again under ``on_complete="raise"``."""
+
+
+class RecordedError(LetItLoopError):
+    """A recorded failure whose class cannot be rebuilt from data.
+
+    Attributes:
+        type_name: the recorded exception's class, ``module:qualname``.
+        text: its recorded message.
+        recorded_traceback: its recorded traceback, as text.
+    """
+
+    def __init__(self, message: str, *, type_name: str = "", text: str = "", recorded_traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.text = text
+        self.recorded_traceback = recorded_traceback
+
+
+class StepChanged(Halt):
+    """A step's arguments differ from the recorded ones, so its recorded result answers another question.
+
+    Attributes:
+        run_id: the run.
+        step: the step's key, as ``lil show`` prints it and ``lil rewind`` takes it.
+        arguments: the names of the arguments that differ.
+    """
+
+    def __init__(self, message: str, *, run_id: str = "", step: str = "", arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.step = step
+        self.arguments = arguments
+
+
+class UnknownOutcome(Halt):
+    """An action on the outside world may or may not have happened, and nothing here can tell.
+
+    Attributes:
+        namespace: whose action it is: an account, a tenant, or a run.
+        key: which action it is.
+    """
+
+    def __init__(self, message: str, *, namespace: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key

@@ -1,0 +1,270 @@
+"""The driver for async code: the same plan, and no sync ever happens on the event loop.
+
+One thread a run syncs (:class:`Syncer`). All tasks that record while a sync is in flight share the next one, and one future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import copy_context
+from queue import SimpleQueue
+
+from letitloop.errors import AsyncMisuse, Halt
+from letitloop.runs.drive_sync import invoke
+from letitloop.runs.identity import ASYNC, call_kind
+from letitloop.runs.journal import Failure, Value
+from letitloop.runs.plan import Append, Sleep, step_plan
+from letitloop.runs.scope import Scope, carry, current, restore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from letitloop.runs.run import Call, Run
+    from letitloop.wal.format import Entry
+    from letitloop.wal.log import Log
+
+    T = TypeVar("T")
+
+__all__ = ["Syncer", "await_step"]
+
+
+class _Batch:
+    """What one event loop waits for: the future of the next sync, and whether one is in flight."""
+
+    __slots__ = ("busy", "next")
+
+    def __init__(self) -> None:
+        self.next: asyncio.Future[None] | None = None
+        self.busy = False
+
+
+class Syncer:
+    """Makes a log's records durable for any number of tasks, on a thread of its own.
+
+    Args:
+        log: the run's log.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._batches: dict[asyncio.AbstractEventLoop, _Batch] = {}
+        self._orders: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="letitloop-syncer", daemon=True)
+        self._thread.start()
+
+    async def append(self, kind: int, key: bytes, payload: bytes) -> Entry:
+        """Append a record and return when it is durable; a cancelled wait leaves the record to be written all the same."""
+        if not self._log.syncs:
+            return self._log.append(kind, key, payload)  # to the page cache: a microsecond
+        entry = self._log.queue(kind, key, payload)
+        loop = asyncio.get_running_loop()
+        batch = self._batches.get(loop)
+        if batch is None:
+            batch = self._batches[loop] = _Batch()
+        if batch.next is None:
+            batch.next = loop.create_future()
+        shared = batch.next
+        if not batch.busy:
+            self._kick(loop, batch)
+        await asyncio.shield(shared)
+        return entry
+
+    def stop(self) -> None:
+        """End the thread once it has done what it was asked."""
+        self._orders.put(None)
+
+    def _kick(self, loop: asyncio.AbstractEventLoop, batch: _Batch) -> None:
+        shared, batch.next, batch.busy = batch.next, None, True
+        if shared is not None:
+            self._orders.put((loop, shared))
+
+    def _work(self) -> None:
+        while True:
+            order = self._orders.get()
+            if order is None:
+                return
+            error: BaseException | None = None
+            try:
+                self._log.flush()
+            except BaseException as exc:
+                error = exc
+            loop, shared = order
+            try:
+                loop.call_soon_threadsafe(self._done, loop, shared, error)
+            except RuntimeError:
+                continue  # the loop was closed: nobody waits any more
+
+    def _done(self, loop: asyncio.AbstractEventLoop, shared: asyncio.Future[None], error: BaseException | None) -> None:
+        batch = self._batches[loop]
+        batch.busy = False
+        if not shared.done():
+            if error is None:
+                shared.set_result(None)
+            else:
+                shared.set_exception(error)
+                shared.exception()  # a waiter that was cancelled does not fetch it: no "never retrieved" on stderr
+        if batch.next is not None:
+            self._kick(loop, batch)
+
+
+def _syncer(run: Run) -> Syncer:
+    if run.syncer is None:
+        run.syncer = Syncer(run.log)
+    return run.syncer  # type: ignore[no-any-return]  # typed Any in Run, which must not import asyncio
+
+
+async def await_step(call: Call) -> Any:
+    """Return a call's recorded value, or await its function and record what comes of it.
+
+    Raises:
+        Exception: the function's own, fresh or recorded.
+        StepChanged: the arguments differ from the recorded ones.
+        LogPoisoned: the result could not be recorded.
+    """
+    run = call.scope.run
+    try:
+        outcome = run.recall(call)
+        if outcome is None:
+            outcome = await _carry_out(call)
+    except Halt as halted:
+        run.halt(halted)
+        raise
+    finally:
+        call.deactivate()
+    if isinstance(outcome, Value):
+        return outcome.value
+    raise outcome.error
+
+
+async def _carry_out(call: Call) -> Value | Failure:
+    run = call.scope.run
+    syncer = _syncer(run)
+    plan = step_plan(run, call)
+    answer: object = None
+    try:
+        while True:
+            order = plan.send(answer)
+            if isinstance(order, Append):
+                answer = await syncer.append(order.kind, order.key, order.payload)
+            elif isinstance(order, Sleep):
+                await asyncio.sleep(order.seconds)
+            elif call_kind(call.fn) == ASYNC:
+                answer = await _invoke(call)
+            else:
+                answer = await asyncio.to_thread(carry(invoke), call)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # what step_plan is declared to return
+    finally:
+        plan.close()
+
+
+async def _invoke(call: Call) -> Value | Failure:
+    """Await a step's function inside a scope of its own."""
+    scope = call.scope
+    token = current.set(Scope(scope.run, call.key + b">", nested=True))
+    try:
+        awaitable = call.fn(*call.args, **call.kwargs)
+        if call.timeout is None:
+            value = await awaitable
+        else:
+            value = await _within(awaitable, call)
+    except Exception as exc:
+        return Failure(exc)
+    finally:
+        restore(current, token)
+    if hasattr(value, "__await__"):
+        if asyncio.iscoroutine(value):
+            value.close()
+        raise AsyncMisuse(
+            f"step {call.key.decode()!r} of run {scope.run.id} returned an awaitable, which cannot be recorded. It was not awaited "
+            "and nothing was recorded. Await it inside the step."
+        )
+    return Value(value)
+
+
+async def _within(awaitable: Any, call: Call) -> Any:
+    try:
+        return await asyncio.wait_for(awaitable, call.timeout)
+    except (TimeoutError, asyncio.TimeoutError) as exc:  # two classes on 3.10
+        if exc.args:
+            raise  # the function's own
+        raise TimeoutError(f"step {call.key.decode()!r} did not finish within timeout={call.timeout} seconds") from exc
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Do blocking work on a thread of its own; the task's cancellation waits for it to end.
+
+    Not on the loop's executor: it has few threads, and if all of them wait for locks, whoever holds one finds no thread to free it.
+    """
+    pending = _start(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not pending.done():
+        try:
+            await asyncio.wait([pending])
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        pending.exception()  # fetched, or it would be reported as lost
+        raise cancelled
+    return pending.result()
+
+
+async def acquire_in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Do work that may wait long for a lock on a thread of its own; the task's cancellation does not wait for it.
+
+    Args:
+        work: what to do.
+        undo: given the work's result, on that thread, if the task was cancelled before it took the result.
+    """
+    guard = threading.Lock()
+    taken = given_up = False
+
+    def acquire() -> T:
+        nonlocal taken
+        result = work()
+        with guard:
+            taken = not given_up
+        if not taken:
+            undo(result)
+        return result
+
+    pending = _start(acquire)
+    try:
+        return await asyncio.shield(pending)
+    except asyncio.CancelledError:
+        with guard:
+            given_up = True
+        pending.add_done_callback(lambda done: done.exception())
+        if taken:  # it ended in the very moment of the cancellation
+            result = await pending
+            await in_thread(lambda: undo(result))
+        raise
+
+
+def _start(work: Callable[[], T]) -> asyncio.Future[T]:
+    loop = asyncio.get_running_loop()
+    pending: asyncio.Future[T] = loop.create_future()
+    context = copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if error is not None:
+            pending.set_exception(error)
+        else:
+            pending.set_result(result)  # type: ignore[arg-type]  # None only where T is None
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as exc:
+            error = exc
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:
+            return  # the loop was closed: nobody waits any more
+
+    threading.Thread(target=run, name="letitloop-waiter", daemon=True).start()
+    return pending

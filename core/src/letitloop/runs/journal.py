@@ -1,0 +1,294 @@
+"""What a run knows: an index over its log, the rules of recall, and the bytes of what is recorded next.
+
+A journal decides and encodes; it reads records, and leaves writing them to the drivers.
+
+Recall (DESIGN, identity): the record under the step's own key with the same fingerprint answers it. Else a record of the same
+scope and name with that fingerprint does: calls were reordered, and each record answers once. Else, if the own key holds another
+fingerprint, the inputs changed, unless that record overlapped with another call of its name. Else the call is new work.
+"""
+
+from __future__ import annotations
+
+from letitloop.errors import LogVersionError
+from letitloop.runs.failures import decode_failure
+from letitloop.runs.identity import base_of, enclosing
+from letitloop.runs.records import (
+    ATTEMPT,
+    EFFECT,
+    END,
+    ENDED,
+    FAILED,
+    HEAD_SIZE,
+    KNOWN,
+    OK,
+    RESUME,
+    START,
+    STEP_KINDS,
+    VOID,
+    Head,
+    as_fields,
+    unpack_head,
+    unpack_void,
+)
+from letitloop.wal.log import CLOSE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from letitloop.codecs import Codecs
+    from letitloop.wal.format import Entry
+
+__all__ = ["Changed", "Failure", "Journal", "Value", "standing"]
+
+
+class Value:
+    """A recorded or fresh result of a call. A class of its own, since a result may be None."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class Failure:
+    """A recorded or fresh failure of a call.
+
+    Attributes:
+        error: the exception.
+        seq: the record's sequence number; -1 if it is not recorded.
+    """
+
+    __slots__ = ("error", "seq")
+
+    def __init__(self, error: Exception, seq: int = -1) -> None:
+        self.error = error
+        self.seq = seq
+
+
+class Changed:
+    """The step's key holds a record of other arguments.
+
+    Attributes:
+        entry: that record.
+        head: its head.
+    """
+
+    __slots__ = ("entry", "head")
+
+    def __init__(self, entry: Entry, head: Head) -> None:
+        self.entry = entry
+        self.head = head
+
+
+def standing(entries: Iterable[Entry], read: Callable[[Entry], bytes], path: str) -> list[Entry]:
+    """Return the records that count: those that no later VOID record took back. An effect has happened and is never taken back.
+
+    Args:
+        entries: a log's records, in their order.
+        read: returns a record's payload.
+        path: the log's file, for messages.
+
+    Raises:
+        LogVersionError: a record's kind is not known and may not be skipped.
+    """
+    found: list[Entry] = []
+    for entry in entries:
+        kind = entry.kind
+        if kind == VOID:
+            first, scope = unpack_void(read(entry)), entry.key
+            found = [
+                other
+                for other in found
+                if other.seq < first or not other.key.startswith(scope) or other.kind in (START, RESUME, EFFECT)
+            ]
+        elif kind in KNOWN:
+            found.append(entry)
+        elif kind != CLOSE and kind < 128:
+            raise LogVersionError(
+                f"{path}: record {entry.seq} is of kind {kind}, which this letitloop does not know: a newer one wrote it. The log "
+                "was left as it is; upgrade letitloop to go on with this run.",
+                path=path,
+            )
+    return found
+
+
+class Journal:
+    """The index of one run's log, for one drive of the run.
+
+    Args:
+        entries: the log's records at opening.
+        read: returns a record's payload.
+        codecs: the run's codecs.
+        path: the log's file, for messages.
+
+    Attributes:
+        start: the START record, None in a new log.
+        end: the END record of a finished run, else None.
+        run: the name of the run, for messages.
+    """
+
+    def __init__(self, entries: list[Entry], read: Callable[[Entry], bytes], codecs: Codecs, path: str) -> None:
+        self._read = read
+        self._codecs = codecs
+        self._entries = standing(entries, read, path)
+        self._index: dict[bytes, Entry] = {}
+        self._others: dict[bytes, list[Entry]] = {}
+        self._groups: dict[bytes, list[bytes]] | None = None
+        self._attempts: dict[bytes, int] = {}
+        self.start: Entry | None = None
+        self.end: Entry | None = None
+        self._ended: list[Entry] = []
+        self.run = ""
+        index = self._index
+        for entry in self._entries:
+            kind = entry.kind
+            if kind == OK:
+                previous = index.get(entry.key)
+                if previous is not None and previous.kind == OK:
+                    self._others.setdefault(entry.key, []).append(previous)
+                index[entry.key] = entry
+            else:
+                self._note(entry)
+
+    def _note(self, entry: Entry) -> None:
+        kind, key = entry.kind, entry.key
+        if kind == FAILED:
+            self._index.setdefault(key, entry)
+            if self._index[key].kind == FAILED:
+                self._index[key] = entry
+            self._attempts.pop(key, None)
+        elif kind == ATTEMPT:
+            self._attempts[key] = self._attempts.get(key, 0) + 1
+        elif kind == START:
+            self.start = entry
+        elif kind == END:
+            self.end = entry
+        elif kind == ENDED:
+            self._ended.append(entry)
+
+    # --- what the run is -----------------------------------------------------------------------------------------------------
+
+    def description(self) -> dict[str, Any]:
+        """Return what the START record says of the run; empty in a new log."""
+        return {} if self.start is None else as_fields(self._codecs.decode(self._read(self.start)))
+
+    def result(self) -> tuple[Value, Head]:
+        """Return a finished run's recorded result, decoded afresh, with its record's head."""
+        assert self.end is not None, "only a finished run has a result"
+        payload = self._read(self.end)
+        head = unpack_head(payload)
+        return Value(self._codecs.decode(payload[head.body_at :])), head
+
+    # --- recall --------------------------------------------------------------------------------------------------------------
+
+    def recall(self, key: bytes, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | Changed | None:
+        """Return what the log knows of a call, or None if it is new work.
+
+        Args:
+            key: the step's key.
+            base: the same without its ordinal.
+            fingerprint: the arguments' fingerprint.
+            prefix: the scope's path.
+        """
+        index = self._index
+        if not index:
+            return None
+        entry = index.get(key)
+        changed: Changed | None = None
+        if entry is not None:
+            payload = self._read(entry)
+            body_at = HEAD_SIZE + payload[1]
+            if payload[HEAD_SIZE:body_at] == fingerprint:
+                return self._take(key, entry, payload, body_at, prefix)
+            head = unpack_head(payload)
+            changed = None if head.overlapped else Changed(entry, head)
+        return self._elsewhere(base, fingerprint, prefix) or changed
+
+    def _take(self, key: bytes, entry: Entry, payload: bytes, body_at: int, prefix: bytes) -> Value | Failure | None:
+        """Let a record answer, once."""
+        others = self._others.get(key)
+        if others:
+            self._index[key] = others.pop()
+        else:
+            del self._index[key]
+        if entry.kind == OK:
+            return Value(self._codecs.decode(memoryview(payload)[body_at:]))
+        if not self.survived(entry, prefix):
+            return None
+        return Failure(decode_failure(payload[body_at:], self._codecs, f"step {key.decode()!r} of run {self.run}"), entry.seq)
+
+    def _elsewhere(self, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | None:
+        """Find a record of the same scope and name, and of these arguments, that has not answered yet."""
+        if self._groups is None:
+            self._groups = {}
+            for key in self._index:
+                self._groups.setdefault(base_of(key), []).append(key)
+        for key in self._groups.get(base, ()):
+            entry = self._index.get(key)
+            if entry is None:
+                continue
+            payload = self._read(entry)
+            body_at = HEAD_SIZE + payload[1]
+            if payload[HEAD_SIZE:body_at] == fingerprint:
+                return self._take(key, entry, payload, body_at, prefix)
+            for other in self._others.get(key, ()):
+                payload = self._read(other)
+                body_at = HEAD_SIZE + payload[1]
+                if payload[HEAD_SIZE:body_at] == fingerprint:
+                    self._others[key].remove(other)
+                    return Value(self._codecs.decode(payload[body_at:]))
+        return None
+
+    def reuse(self, changed: Changed, prefix: bytes) -> Value | Failure | None:
+        """Let the record of other arguments answer, as ``on_change="reuse"`` asks."""
+        payload = self._read(changed.entry)
+        return self._take(changed.entry.key, changed.entry, payload, changed.head.body_at, prefix)
+
+    def survived(self, failed: Entry, prefix: bytes) -> bool:
+        """Tell whether the run went on after a failure: then it is history, and is raised again.
+
+        It did if a step or effect of the same scope, of one in it or of one around it, was called later. A drive that this very
+        failure ended did not go on, whatever its handlers did before they raised.
+        """
+        for ended in self._ended:
+            if ended.seq > failed.seq and failed.seq in as_fields(self._codecs.decode(self._read(ended)))["steps"]:
+                return False
+        inside = failed.key + b">"
+        for entry in reversed(self._entries):
+            if entry.seq <= failed.seq:
+                return False
+            if entry.key.startswith(inside) or not (entry.key.startswith(prefix) or enclosing(prefix, entry.key)):
+                continue
+            if entry.kind == EFFECT or (entry.kind in STEP_KINDS and unpack_head(self._read(entry)).began > failed.seq):
+                return True
+        return False
+
+    def results(self, size: int) -> set[bytes]:
+        """Return the keys of the steps whose results are on record, each cut to ``size`` bytes."""
+        return {entry.key[:size] for entry in self._entries if entry.kind == OK}
+
+    def attempts(self, key: bytes) -> int:
+        """Return how many attempts of a step failed before this drive, since it last succeeded or failed for good."""
+        return self._attempts.get(key, 0)
+
+    # --- voiding -------------------------------------------------------------------------------------------------------------
+
+    def effects_after(self, entry: Entry, prefix: bytes) -> list[str]:
+        """Return the keys of the effects that voiding a scope from a record on would take back."""
+        return [
+            other.key.decode()
+            for other in self._entries
+            if other.kind == EFFECT and other.seq >= entry.seq and other.key.startswith(prefix)
+        ]
+
+    def void(self, first: int, prefix: bytes) -> None:
+        """Forget the records of a scope from a seq on, as the VOID record that is appended now makes every later opening do."""
+        self._entries = [
+            entry for entry in self._entries if entry.seq < first or not entry.key.startswith(prefix) or entry.kind == EFFECT
+        ]
+        for key in [key for key, entry in self._index.items() if entry.seq >= first and key.startswith(prefix)]:
+            del self._index[key]
+            self._others.pop(key, None)
+        self.end = None

@@ -1,0 +1,94 @@
+"""What a step does, as a plan without I/O: the drivers carry it out, one for sync code and one for async.
+
+A plan is a generator. It yields what is to be done and is sent the answer; it returns the call's outcome and never raises a
+user's exception (a user's StopIteration raised inside a generator would become a RuntimeError, PEP 479).
+"""
+
+from __future__ import annotations
+
+from letitloop import failpoints
+from letitloop.errors import UnencodableError
+from letitloop.runs.journal import Failure, Value
+from letitloop.runs.records import ATTEMPT, FAILED, OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from letitloop.runs.run import Call, Run
+
+__all__ = ["Append", "Invoke", "Sleep", "step_plan"]
+
+
+class Invoke:
+    """Call the step's function; the answer is a ``Value`` or a ``Failure``."""
+
+    __slots__ = ()
+
+
+class Append:
+    """Append a record and go on when it is durable; the answer is its ``Entry``."""
+
+    __slots__ = ("key", "kind", "payload")
+
+    def __init__(self, kind: int, key: bytes, payload: bytes) -> None:
+        self.kind = kind
+        self.key = key
+        self.payload = payload
+
+
+class Sleep:
+    """Wait that many seconds."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+_INVOKE = Invoke()
+
+
+def step_plan(run: Run, call: Call) -> Generator[Invoke | Append | Sleep, object, Value | Failure]:
+    """Carry a call that the log knows nothing of to a recorded outcome.
+
+    Args:
+        run: the run.
+        call: the call.
+    """
+    retry = call.retry
+    call.attempt = run.journal.attempts(call.key) + 1
+    recorded = False
+    try:
+        while True:
+            run.begin(call)
+            if failpoints.active:
+                failpoints.hit("step.begun")
+            answer = yield _INVOKE
+            if failpoints.active:
+                failpoints.hit("step.called")
+            if isinstance(answer, Value):
+                try:
+                    payload = run.ok(call, answer.value)
+                except UnencodableError as exc:
+                    answer = Failure(exc)
+                else:
+                    yield Append(OK, call.key, payload)
+                    recorded = True
+                    if failpoints.active:
+                        failpoints.hit("step.recorded")
+                    return answer
+            assert isinstance(answer, Failure)
+            error = answer.error
+            payload = run.failed(call, error)
+            if retry is not None and not isinstance(error, UnencodableError) and retry.again(error, call.attempt):
+                run.log.queue(ATTEMPT, call.key, payload)
+                run.log.write()
+                yield Sleep(retry.delay(call.attempt))
+                call.attempt += 1
+                continue
+            entry = yield Append(FAILED, call.key, payload)
+            run.note_failure(error, getattr(entry, "seq", -1))
+            return answer
+    finally:
+        run.finish(call, recorded=recorded)

@@ -1,0 +1,318 @@
+"""A run that is being driven in this process: its log, its journal, and what a step does with them."""
+
+from __future__ import annotations
+
+from time import time
+
+from letitloop.errors import Halt, StepChanged, UnencodableError
+from letitloop.runs.failures import chain, encode_failure
+from letitloop.runs.identity import argument_names, step_key, unwrapped
+from letitloop.runs.journal import Changed, Failure, Journal, Value
+from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
+from letitloop.runs.scope import Counter, Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from letitloop.codecs import Codecs
+    from letitloop.runs.opening import Opening
+    from letitloop.runs.retry import Retry
+    from letitloop.store.protocol import Store
+    from letitloop.wal.log import Log
+
+__all__ = ["Call", "Run"]
+
+
+class Call:
+    """One call of a step, from its reservation on.
+
+    Attributes:
+        key: the step's key.
+        attempt: the how-manieth time its function is called, those of killed processes included.
+    """
+
+    # no __slots__: what most calls never change stands in the class, and a replayed step sets nothing but its arguments
+    retry: Retry | None = None
+    timeout: float | None = None
+    overlapped = False
+    attempt = 1
+    began = 0
+    started = 0.0
+    slot = -1
+
+    def __init__(
+        self,
+        scope: Scope,
+        counter: Counter,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        fingerprint: bytes,
+    ) -> None:
+        self.scope = scope
+        self.counter = counter
+        self.key = step_key(counter.base, next(counter.numbers))
+        self.name = name
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.fingerprint = fingerprint
+
+    def activate(self) -> None:
+        """Count as in flight: calls of one name in one scope that are in flight together may be recorded in any order."""
+        active = self.counter.active
+        active.append(self)
+        if len(active) > 1:
+            for other in list(active):
+                if isinstance(other, Call):
+                    other.overlapped = True
+
+    def deactivate(self) -> None:
+        """No longer count as in flight."""
+        if self in self.counter.active:
+            self.counter.active.remove(self)
+
+
+class Run:
+    """A run that is being driven.
+
+    Attributes:
+        id: the run's name in its store.
+        goal_id: its goal.
+        instance: a random name of this run's life from its start to its end or to its being forgotten; markers belong to it.
+        store: the store it lies in.
+        epoch: the how-manieth process (or call) drives it, from 1.
+        in_flight: the steps that were in flight when the previous process died, as far as that could be told.
+        active: whether steps may still be recorded.
+    """
+
+    __slots__ = (
+        "_failures",
+        "_halted",
+        "_live",
+        "_on_change",
+        "_source_changed",
+        "active",
+        "around",
+        "codecs",
+        "created",
+        "epoch",
+        "goal_id",
+        "id",
+        "in_flight",
+        "instance",
+        "journal",
+        "log",
+        "outer_loop",
+        "root",
+        "store",
+        "syncer",
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        goal: str,
+        store: Store,
+        log: Log,
+        journal: Journal,
+        codecs: Codecs,
+        on_change: str,
+        description: dict[str, object],
+        in_flight: tuple[str, ...] = (),
+        source_changed: bool = False,
+    ) -> None:
+        self.id = name
+        self.goal_id = goal
+        self.store = store
+        self.log = log
+        self.journal = journal
+        self.codecs = codecs
+        self.instance = str(description.get("instance", ""))
+        created = description.get("created", 0.0)
+        self.created = created if isinstance(created, float) else 0.0
+        self.epoch = log.epoch
+        self.in_flight = in_flight
+        self.active = True
+        self.root = Scope(self)
+        self.around: Run | None = None  # the run inside which this one was called
+        self.outer_loop: Any = None  # the event loop that already ran when a sync run was called on its thread
+        self.syncer: Any = None  # of runs.drive_async, which imports asyncio; made by the first async step
+        self._on_change = on_change
+        self._source_changed = source_changed
+        self._failures: list[tuple[Exception, int]] = []
+        self._live: dict[bytes, tuple[bytes, bytes]] = {}  # of steps inside steps: fingerprint and body, for a next attempt
+        self._halted: Halt | None = None
+        journal.run = name
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.goal_id!r}, epoch {self.epoch}>"
+
+    # --- what letitloop.testing puts other answers to --------------------------------------------------------------------------
+
+    opens: Callable[[Opening], Run | Value] | None = None
+    """What a durable function that is called in this run does instead of opening its run; None outside tests."""
+
+    def about_to_act(self, key: str) -> None:
+        """A marker that is not completed is about to act; a replay refuses here."""
+
+    # --- one call ------------------------------------------------------------------------------------------------------------
+
+    def recall(self, call: Call) -> Value | Failure | None:
+        """Return what is known of a call, or None if its function is to be called.
+
+        Raises:
+            StepChanged: the call's arguments differ from the recorded ones, and the run's policy is to say so.
+        """
+        known = self.journal.recall(call.key, call.counter.base, call.fingerprint, call.scope.prefix)
+        if known is None:
+            return self._lived(call) if call.scope.nested else None
+        if isinstance(known, Changed):
+            known = (self._lived(call) if call.scope.nested else None) or self._changed(call, known)
+        if isinstance(known, Failure):
+            self._failures.append((known.error, known.seq))
+        if isinstance(known, Value) and call.scope.nested:
+            self._live[call.key] = (call.fingerprint, self.codecs.encode(known.value))
+        return known
+
+    def _lived(self, call: Call) -> Value | None:
+        """Return what an earlier attempt of the step around this one made of the same call, decoded afresh."""
+        fingerprint, body = self._live.get(call.key, (b"", None))
+        return None if body is None or fingerprint != call.fingerprint else Value(self.codecs.decode(body))
+
+    def begin(self, call: Call) -> None:
+        """A call's function is about to be called: note it beside the log."""
+        self.log.check()
+        call.began = self.log.next_seq
+        call.slot = self.log.lock.note(call.key)
+        call.started = time()
+
+    def ok(self, call: Call, value: object) -> bytes:
+        """Return the payload of a call's result.
+
+        Raises:
+            UnencodableError: the result cannot be recorded.
+        """
+        took = time() - call.started
+        try:
+            body = self.codecs.encode(value)
+        except UnencodableError as exc:
+            raise UnencodableError(
+                f"step {call.key.decode()!r} of run {self.id} was called, and its result cannot be recorded: {exc} The call has "
+                "already happened, and it will happen again when the run goes on. Let the step return data that can be recorded.",
+                path=exc.path,
+                type_name=exc.type_name,
+            ) from exc
+        if call.scope.nested:
+            self._live[call.key] = (call.fingerprint, body)
+        flags = OVERLAPPED if call.overlapped else 0
+        return pack_head(flags, call.fingerprint, call.began, call.started, took) + body
+
+    def failed(self, call: Call, error: Exception) -> bytes:
+        """Return the payload of a call's failure."""
+        took = time() - call.started
+        flags = OVERLAPPED if call.overlapped else 0
+        return pack_head(flags, call.fingerprint, call.began, call.started, took) + encode_failure(error, self.codecs)
+
+    def note_failure(self, error: Exception, seq: int) -> None:
+        """Remember that a failure is on record, in case it ends the run."""
+        self._failures.append((error, seq))
+
+    def finish(self, call: Call, *, recorded: bool) -> None:
+        """A call has ended; ``recorded`` tells that its result is on record, so that its note needs no wiping."""
+        call.deactivate()
+        if call.slot >= 0:
+            self.log.lock.free(call.slot, recorded=recorded)
+            call.slot = -1
+
+    # --- changed inputs ------------------------------------------------------------------------------------------------------
+
+    def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
+        if self._on_change == "reuse":
+            return self.journal.reuse(changed, call.scope.prefix)
+        effects = self.journal.effects_after(changed.entry, call.scope.prefix) if self._on_change == "rerun" else []
+        if self._on_change == "rerun" and not effects:
+            self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq))
+            self.journal.void(changed.entry.seq, call.scope.prefix)
+            return None
+        raise self._step_changed(call, changed.head, effects)
+
+    def _step_changed(self, call: Call, head: Head, effects: list[str]) -> StepChanged:
+        step = call.key.decode()
+        names = argument_names(*unwrapped(call.fn, call.args, call.kwargs))
+        now, then = call.fingerprint[16:], head.fingerprint[16:]
+        differing = [name for i, name in enumerate(names) if now[4 * i : 4 * i + 4] != then[4 * i : 4 * i + 4]]
+        if len(now) != len(then):
+            count, before = len(now) // 4, len(then) // 4
+            what = f"it is called with {count} argument{'s' * (count != 1)} now and was recorded with {before}"
+        elif differing:
+            what = f"{', '.join(repr(name) for name in differing)} differ{'s' * (len(differing) == 1)} from what was recorded"
+        else:
+            what = "its key= differs from the recorded one"
+        code = " The function's code has changed since the run began." if self._source_changed else ""
+        if effects:
+            way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
+        else:
+            way = "To run it and what follows with the new inputs: on_change='rerun', or"
+        return StepChanged(
+            f"step {step!r} of run {self.id} changed: {what}.{code} Nothing was run, and every record is kept. {way} "
+            f"'lil rewind {self.id} {step}' voids the records from this step on; on_change='reuse' hands the recorded result on.",
+            run_id=self.id,
+            step=step,
+            arguments=tuple(differing),
+        )
+
+    # --- the run as a whole --------------------------------------------------------------------------------------------------
+
+    def effect(self, key: str) -> None:
+        """Record that a marker or an intent of this key began; its truth is in the ledger."""
+        self.log.queue(EFFECT, key.encode("utf-8", "surrogatepass"), b"")
+        self.log.write()
+
+    def complete(self, value: object, started: float) -> None:
+        """Record the run's result.
+
+        Raises:
+            UnencodableError: the result cannot be recorded; every step is, and the run is not finished.
+            Halt: one was raised in this drive and swallowed by the program.
+        """
+        if self._halted is not None:
+            raise self._halted
+        try:
+            body = self.codecs.encode(value)
+        except UnencodableError as exc:
+            raise UnencodableError(
+                f"run {self.id} came to its end, and its result cannot be recorded: {exc} All its steps are recorded; called "
+                "again, it replays them and returns here. Let the function return data that can be recorded.",
+                path=exc.path,
+                type_name=exc.type_name,
+            ) from exc
+        self.log.queue(END, b"", pack_head(0, b"", 0, started, time() - started) + body)
+
+    def fail(self, error: Exception) -> None:
+        """Record that an exception left the run, and which steps it came from: those are tried again.
+
+        Raises:
+            Halt: one was raised in this drive, and the program made this exception of it.
+        """
+        if self._halted is not None:
+            raise self._halted from error
+        ids = {id(one) for one in chain(error)}
+        steps = [seq for one, seq in self._failures if id(one) in ids]
+        origin = {"steps": steps, "at": time(), "error": encode_failure(error, self.codecs)}
+        self.log.queue(ENDED, b"", self.codecs.encode(origin))
+
+    def halt(self, halted: Halt) -> None:
+        """Remember a condition that must reach the caller, in case the program swallows it."""
+        self._halted = halted
+
+    def close(self) -> None:
+        """End this drive: what is queued becomes durable, and the lock is free."""
+        self.active = False
+        if self.syncer is not None:
+            self.syncer.stop()
+        self.log.close()

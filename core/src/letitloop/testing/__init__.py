@@ -1,0 +1,38 @@
+"""The public test kit: what letitloop's own promises are checked with, for programs and adapters built on it.
+
+* :class:`SimFs`: a file system in memory that yields every disk content a power cut may leave.
+* :class:`FaultFs`: a file system that fails on request.
+* :func:`kill_sweep`: SIGKILL a program at each event, run it again, compare. :class:`CallLog` counts what it really did.
+* :func:`assert_replayable`: drive a function against its own log, with no live call, and name the first call that differs.
+* :func:`plain`: steps call their functions directly, for unit tests of code that uses steps.
+* :class:`StoreContract`: the suite that every store must pass.
+* ``failpoints``: end or spoil a process at a named point (``LETITLOOP_FAILPOINT=name:action@n``).
+
+Never loaded by ``import letitloop``.
+"""
+
+from __future__ import annotations
+
+from letitloop import failpoints
+from letitloop.testing.evidence import CallLog
+from letitloop.testing.faults import Fault, FaultFs
+from letitloop.testing.plain import plain
+from letitloop.testing.replay import assert_replayable
+from letitloop.testing.simfs import CrashState, SimFs
+from letitloop.testing.store_contract import StoreContract
+from letitloop.testing.sweep import SweepFailure, SweepReport, kill_sweep
+
+__all__ = [
+    "CallLog",
+    "CrashState",
+    "Fault",
+    "FaultFs",
+    "SimFs",
+    "StoreContract",
+    "SweepFailure",
+    "SweepReport",
+    "assert_replayable",
+    "failpoints",
+    "kill_sweep",
+    "plain",
+]

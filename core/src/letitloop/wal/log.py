@@ -1,0 +1,533 @@
+"""A log that is open for writing: append, group commit, compaction, close.
+
+``Log`` knows records, not meanings: a kind, a key and a payload each. What it promises: when :meth:`Log.append` returns, the
+record is on disk at the log's level and will be read back by every later opening, or that opening raises a named error.
+
+Two levels, named for what they survive: ``"power"`` (fdatasync before the call returns) and ``"process"`` (the bytes are with the
+kernel: SIGKILL and OOM leave them, a power cut may not).
+
+Group commit is baton passing with a buffer. A thread that wants its record durable queues it. If nobody leads, it leads: it
+writes all that is queued with one ``pwrite``, syncs once, promotes the first thread that queued meanwhile, and wakes those whose
+records it carried. There is one sync at a time, and never a batch written by a leader while another batch is being synced.
+
+After a failed write or sync nothing more is acknowledged (:class:`LogPoisoned`): the kernel reports a lost page once and would
+report success for the next sync (the fsync failure that PostgreSQL treats as a panic since 2018).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+from letitloop import failpoints
+from letitloop.errors import (
+    LogCorrupt,
+    LogError,
+    LogPoisoned,
+    RecordTooLarge,
+)
+from letitloop.wal.format import (
+    FRAME_OVERHEAD,
+    HEADER_SIZE,
+    MAX_KEY,
+    MAX_RECORD,
+    Entry,
+    Header,
+    Scan,
+    frame,
+)
+from letitloop.wal.lock import Lock
+from letitloop.wal.seal import Seal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NoReturn
+
+    from letitloop.wal.files import Fs
+
+__all__ = ["CLOSE", "LEVELS", "Log", "new_file"]
+
+CLOSE = 1
+"""The kind of the record that a clean close writes. Kinds 2 to 15 are reserved for the log; 16 to 255 belong to its users."""
+
+LEVELS = ("power", "process")
+
+_SMALLEST_STEP = 8 << 10
+_LARGEST_STEP = 256 << 10
+_PROMOTED = -1  # whoever was promoted leads, and has not woken up yet
+
+
+class _Waiter:
+    """A thread that waits for its record to become durable, or to lead."""
+
+    __slots__ = ("gate", "promoted")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.promoted = False
+
+
+class Log:
+    """A log that is open for writing; made by :func:`letitloop.wal.recovery.open_log`, never directly.
+
+    Attributes:
+        path: the log's file.
+        header: its header.
+        entries: its records, in their order; those of this opening included once they are written.
+        epoch: the how-manieth opening for writing this is, from 1.
+        recovered: what the scan at opening found, with its verdict.
+        lock: the held lock; its notes say what is in flight, and what was when the previous process died.
+    """
+
+    def __init__(
+        self, fs: Fs, path: str, handle: int, header: Header, found: Scan, lock: Lock, seal: Seal | None, sync: str
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.entries: list[Entry] = found.entries
+        self.epoch = found.epoch + 1
+        self.recovered = found
+        self.lock = lock
+        self._fs = fs
+        self._handle = handle
+        self._seal = seal
+        self._power = sync == "power"
+        self._end = found.end
+        self._allocated = found.size
+        self._seq = found.seq
+        self._durable = found.seq
+        self._opened_at = found.seq
+        self._guard = threading.Lock()  # all of the state above and below, and every write
+        self._queue: list[tuple[Entry, bytes]] = []
+        self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED while one wakes up
+        self._waiters: list[_Waiter] = []
+        self._poison: str | None = None
+        self._cause: BaseException | None = None
+        self._closed = False
+        _open_logs.add(self)
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    def append(self, kind: int, key: bytes, payload: bytes, *, power: bool = False) -> Entry:
+        """Append a record and return when it is durable at the log's level.
+
+        Args:
+            kind: 16 to 255.
+            key: at most 65,535 bytes.
+            payload: at most 1 GiB.
+            power: survive a power cut even if the log's level is ``"process"``.
+
+        Returns:
+            Where the record lies.
+
+        Raises:
+            RecordTooLarge: key or payload exceed their limit; nothing was written.
+            LogPoisoned: this write, or an earlier one, failed; nothing more is acknowledged.
+        """
+        if len(payload) > MAX_RECORD or len(key) > MAX_KEY:
+            raise _too_large(key, payload, self.path)
+        entry = Entry(kind, key, -1, len(payload), -1)
+        with self._guard:
+            if self._poison is not None or self._closed:
+                self.check()
+            self._queue.append((entry, payload))
+            if not (power or self._power):
+                self._write_queue()
+                return entry
+            me = self._join()
+        self._commit(entry, me)
+        return entry
+
+    def queue(self, kind: int, key: bytes, payload: bytes) -> Entry:
+        """Append a record that rides along: it is written with the next batch, :meth:`flush` or close, and is not waited for.
+
+        Args:
+            kind: 16 to 255.
+            key: at most 65,535 bytes.
+            payload: at most 1 GiB.
+
+        Raises:
+            RecordTooLarge: key or payload exceed their limit; nothing was queued.
+            LogPoisoned: an earlier write failed.
+        """
+        if len(payload) > MAX_RECORD or len(key) > MAX_KEY:
+            raise _too_large(key, payload, self.path)
+        entry = Entry(kind, key, -1, len(payload), -1)
+        with self._guard:
+            self.check()
+            self._queue.append((entry, payload))
+        return entry
+
+    def write(self) -> None:
+        """Hand all queued records to the kernel, so that they survive this process; do not sync.
+
+        Raises:
+            LogPoisoned: this write, or an earlier one, failed.
+        """
+        with self._guard:
+            self.check()
+            self._write_queue()
+
+    def flush(self) -> None:
+        """Return when every record queued or written so far survives a power cut.
+
+        Raises:
+            LogPoisoned: this write, or an earlier one, failed.
+        """
+        with self._guard:
+            self.check()
+            if not self._queue and self._durable == self._seq:
+                return
+            last = self._last()
+            me = self._join()
+        self._commit(last, me)
+
+    def _last(self) -> Entry:
+        """Return the last record queued or written so far; a stand-in where it is written already."""
+        return self._queue[-1][0] if self._queue else Entry(CLOSE, b"", -1, 0, self._seq - 1)
+
+    def _join(self) -> _Waiter | None:
+        """Lead, or queue up behind the leader; called with the guard held."""
+        if self._leader in (0, threading.get_ident()):  # our own: a signal handler's exception cut our lead short
+            self._leader = threading.get_ident()
+            return None
+        me = _Waiter()
+        self._waiters.append(me)
+        return me
+
+    def _commit(self, entry: Entry, me: _Waiter | None) -> None:
+        """Return when ``entry`` is durable: by leading, or by waiting for a leader that carries it."""
+        while True:
+            if me is None or self._await(me):
+                self._lead()
+                return
+            with self._guard:
+                if 0 <= entry.seq < self._durable:
+                    return
+                self._check_whole()
+                me = self._join()  # the leader was interrupted before its sync returned
+
+    def _await(self, me: _Waiter) -> bool:
+        """Wait to be woken; tell whether this thread leads now."""
+        try:
+            me.gate.acquire()
+        except BaseException:  # KeyboardInterrupt: the record stays queued, and the baton must not be lost
+            with self._guard:
+                if me in self._waiters:
+                    self._waiters.remove(me)
+                successor = self._successor() if me.promoted else None
+            if successor is not None:
+                successor.gate.release()
+            raise
+        return me.promoted
+
+    def _lead(self) -> None:
+        """Write all that is queued, sync it, hand the baton on, wake those whose records were carried."""
+        batch: list[_Waiter] = []
+        try:
+            with self._guard:
+                self._leader = threading.get_ident()
+                batch, self._waiters = self._waiters, batch
+                self._check_whole()
+                self._write_queue()
+                written = self._seq
+            if self._durable < written:
+                try:
+                    self._fs.sync(self._handle)
+                except OSError as exc:
+                    self._fail("sync", exc)
+                self._durable = max(self._durable, written)
+                if failpoints.active:
+                    failpoints.hit("wal.synced")
+        finally:
+            with self._guard:
+                successor = self._successor()
+            if successor is not None:
+                successor.gate.release()  # promoted first, so that its sync starts at once
+            for waiter in batch:
+                waiter.gate.release()
+
+    def _successor(self) -> _Waiter | None:
+        """Choose who leads next; called with the guard held."""
+        if not self._waiters:
+            self._leader = 0
+            return None
+        successor = self._waiters.pop(0)
+        successor.promoted = True
+        self._leader = _PROMOTED
+        return successor
+
+    def _write_queue(self) -> None:
+        """Write all queued records with one ``pwrite``; called with the guard held."""
+        if not self._queue:
+            return
+        pending, self._queue = self._queue, []
+        try:
+            self._write(self._frames(pending))
+        except BaseException as exc:
+            # an interrupted write may be half done: after it this object no longer knows what the file holds
+            self._poison_with("write", exc)
+            if isinstance(exc, OSError):
+                self._check_whole()
+            raise
+        for entry, _ in pending:
+            self.entries.append(entry)
+
+    def _frames(self, pending: list[tuple[Entry, bytes]]) -> bytes:
+        """Give the queued records their place in the file and return their bytes."""
+        salt, epoch, durable = self.header.salt, self.epoch, self._durable
+        seal = None if self._seal is None else self._seal.tag
+        seq, end = self._seq, self._end
+        frames: list[bytes] = []
+        for entry, payload in pending:
+            data = frame(salt, entry.kind, entry.key, payload, epoch, seq, durable, seal)
+            entry.offset = end + FRAME_OVERHEAD - 4 + len(entry.key)
+            entry.seq = seq
+            seq += 1
+            end += len(data)
+            frames.append(data)
+        self._seq = seq
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _write(self, data: bytes) -> None:
+        """Write at the end of the log; extend the file with zeros ahead of it, so that a sync has no new size to record."""
+        end = self._end + len(data)
+        if end > self._allocated:
+            step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
+            self._allocated = max(end, self._allocated + step)
+            self._write_all(data + bytes(self._allocated - end), self._end)
+        else:
+            self._write_all(data, self._end)
+        self._end = end
+        if failpoints.active:
+            failpoints.hit("wal.written")
+
+    def _write_all(self, data: bytes, offset: int) -> None:
+        written = self._fs.pwrite(self._handle, data, offset)
+        while written < len(data):
+            more = self._fs.pwrite(self._handle, data[written:], offset + written)
+            if not more:
+                raise OSError(5, "the system wrote nothing")
+            written += more
+
+    # --- failure -------------------------------------------------------------------------------------------------------------
+
+    def _fail(self, what: str, exc: OSError) -> NoReturn:
+        with self._guard:
+            self._poison_with(what, exc)
+            self._check_whole()
+        raise AssertionError("unreachable") from exc
+
+    def _poison_with(self, what: str, exc: BaseException) -> None:
+        if self._poison is None:
+            self._cause = exc
+            self._poison = (
+                f"{self.path}: a {what} failed ({str(exc) or type(exc).__name__}). What was returned before is on disk; this "
+                "record and all after it are not acknowledged. Free space or mend the disk if that is the cause, then start the "
+                "program again: it goes on from the last acknowledged step."
+            )
+
+    def _check_whole(self) -> None:
+        if self._poison is not None:
+            raise LogPoisoned(self._poison, path=self.path) from self._cause
+
+    def check(self) -> None:
+        """Refuse what would come to nothing: work whose record this log could not take.
+
+        Raises:
+            LogPoisoned: a write or sync failed earlier, or this is a forked child's copy.
+            LogError: the log is closed.
+        """
+        self._check_whole()
+        if self._closed:
+            raise LogError(f"{self.path} is closed: its run has ended in this process. Nothing was written.", path=self.path)
+
+    def _forked(self) -> None:
+        """Make this copy of the log unusable: it belongs to the parent process."""
+        self._guard = threading.Lock()  # it may have been held by a thread that does not exist here
+        self._poison = (
+            f"{self.path} belongs to process {os.getppid()}, and this is a child forked from it. Nothing was written. Return the "
+            "child's result to the parent and record it there, or start the child with subprocess or multiprocessing 'spawn'."
+        )
+        self._cause = None
+        self.lock.abandon()
+        self._let_go()
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    def read(self, entry: Entry) -> bytes:
+        """Return a record's payload."""
+        if entry.offset < 0:
+            self.write()
+        data = self._fs.pread(self._handle, entry.size, entry.offset)
+        if len(data) != entry.size:
+            raise LogCorrupt(
+                f"{self.path} was cut off by somebody while it was open: record {entry.seq} at offset {entry.offset} is gone. "
+                "Restore the file from a copy.",
+                path=self.path,
+                offset=entry.offset,
+                seq=entry.seq,
+                durable=self._durable,
+            )
+        return data
+
+    @property
+    def syncs(self) -> bool:
+        """Whether an append waits for a sync by default: the level is ``"power"``."""
+        return self._power
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number that the next written record will have."""
+        return self._seq
+
+    def head(self) -> tuple[bytes, int, bytes]:
+        """Return the log's uuid, its number of records and the seal's last tag (empty without a seal)."""
+        with self._guard:
+            return self.header.uuid, self._seq, b"" if self._seal is None else self._seal.head
+
+    # --- compaction and close ------------------------------------------------------------------------------------------------
+
+    def compact(self, keep: Iterable[Entry]) -> None:
+        """Rewrite the log with some of its records only, by way of a new file that replaces it in one step.
+
+        The records are numbered anew; where payloads refer to numbers, keep placeholders for what goes.
+
+        Args:
+            keep: the records that stay; their order in the log is kept and their places are updated in place.
+
+        Raises:
+            LogPoisoned: a write failed; the old file is still whole.
+        """
+        kept = {id(entry) for entry in keep}
+        self.flush()
+        with self._guard:
+            self.check()
+            entries = [entry for entry in self.entries if id(entry) in kept and entry.kind != CLOSE]
+            try:
+                self._replace_by(entries)
+            except OSError as exc:
+                self._poison_with("compaction", exc)
+                self._check_whole()
+
+    def _replace_by(self, entries: list[Entry]) -> None:
+        payloads = [(entry, self._fs.pread(self._handle, entry.size, entry.offset)) for entry in entries]
+        old = self.header
+        header = Header(os.urandom(16), old.created, key_id=old.key_id, sealed=old.sealed, generation=old.generation + 1)
+        handle = new_file(self._fs, self.path + ".compact", header)
+        previous, self._handle = self._handle, handle
+        self.header = header
+        if self._seal is not None:
+            self._seal.head = header.to_bytes()
+        self._seq, self._durable, self._end, self._allocated = 0, 0, HEADER_SIZE, HEADER_SIZE
+        for payload in payloads:
+            # nobody sees the file before it is synced, so each record may say that all before it are durable
+            self._durable = self._seq
+            self._write(self._frames([payload]))
+        self._fs.sync(handle)
+        self._fs.replace(self.path + ".compact", self.path)
+        self._fs.sync_dir(os.path.dirname(self.path))
+        self._fs.close(previous)
+        self._durable = self._seq
+        self._opened_at = -1  # the new file has no CLOSE yet
+        self.entries = entries
+
+    def close(self) -> None:
+        """Make everything durable, mark the end, cut off what was allocated ahead, and free the lock.
+
+        A poisoned log is closed as it is; its next opening recovers. Closing twice does nothing.
+
+        Raises:
+            LogPoisoned: the last write or sync failed.
+        """
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True  # from here on nothing is queued by a thread that outlives the run
+        try:
+            if self._poison is None:
+                self._drain()
+                self._close_cleanly()
+        finally:
+            self._let_go()
+            self.lock.release()
+
+    def _drain(self) -> None:
+        """Return when all that is queued is durable and no thread leads or waits."""
+        while True:
+            with self._guard:
+                self._check_whole()
+                busy = self._waiters or self._leader not in (0, threading.get_ident())
+                if not busy and not self._queue and self._durable == self._seq:
+                    return
+                last = self._last()
+                me = self._join()
+            self._commit(last, me)
+
+    def _let_go(self) -> None:
+        with self._guard:
+            self._closed = True
+            _open_logs.discard(self)
+            handle, self._handle = self._handle, -1  # whoever still holds this log must not meet a file that took the number over
+            if handle >= 0:
+                self._fs.close(handle)
+
+    def _close_cleanly(self) -> None:
+        with self._guard:
+            self._check_whole()
+            if self._seq == self._opened_at and not self._allocated > self._end:
+                return
+            if self._seq > self._opened_at:
+                self._queue.append((Entry(CLOSE, b"", -1, 0, -1), b""))
+                self._write_queue()
+            try:
+                self._fs.truncate(self._handle, self._end)
+                self._fs.sync(self._handle)
+            except OSError as exc:
+                self._poison_with("close", exc)
+                self._check_whole()
+
+    def abandon(self) -> None:
+        """Close without writing anything more: what a killed process would leave, for tests and for giving up."""
+        self._let_go()
+        self.lock.abandon()
+
+
+def _too_large(key: bytes, payload: bytes, path: str) -> RecordTooLarge:
+    what = f"a payload of {len(payload):,} bytes" if len(payload) > MAX_RECORD else f"a key of {len(key):,} bytes"
+    return RecordTooLarge(
+        f"{path}: {what} exceeds the limit (1 GiB a record, 65,535 bytes a key). Nothing was written. Store large data in a "
+        "file or an object store and record its address.",
+        path=path,
+    )
+
+
+def new_file(fs: Fs, path: str, header: Header) -> int:
+    """Make a file with nothing but a header in it, not synced yet, and return its handle."""
+    handle = fs.open(path, write=True, create=True)
+    try:
+        fs.truncate(handle, 0)
+        data = header.to_bytes()
+        written = 0
+        while written < len(data):
+            written += fs.pwrite(handle, data[written:], written)
+    except BaseException:
+        fs.close(handle)
+        raise
+    return handle
+
+
+_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for log in list(_open_logs):
+        log._forked()
+    _open_logs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,165 @@
+"""Every check of the repository, one session each: ``uv run --locked nox`` runs the default set.
+
+A session's environment is what ``uv.lock`` says, and nothing else. Arguments after ``--`` go to the session's tool.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+MAIN = "3.11"
+ELSEWHERE = ("crash", "sweeps", "docs", "wheels", "bench", "typing")  # folders of tests/ with a session of their own
+
+os.environ["UV_PYTHON_DOWNLOADS"] = "never"  # an interpreter that is not here is not tested: it is never fetched
+os.environ.pop("VIRTUAL_ENV", None)  # that of `uv run`: each session has its own
+UV = os.environ.get("UV") or "uv"  # `uv run` tells where it lies, on PATH or not
+
+nox.needs_version = ">=2025.5"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+
+def find(version: str) -> str | None:
+    """Return the path of an interpreter of that version, if one is here and runs; a shim that points nowhere does not."""
+    known = subprocess.run(
+        [UV, "python", "find", "--system", "--no-project", version], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    candidates = [
+        known,
+        shutil.which(f"python{version}"),
+        *sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True),
+    ]
+    for candidate in filter(None, candidates):
+        program = "import sqlite3, ssl, sys, zlib; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([candidate, "-c", program], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return str(candidate)
+    return None
+
+
+INTERPRETERS = {version: path for version in VERSIONS if (path := find(version))}
+PYTHON = INTERPRETERS.get(MAIN)  # None: the one that runs nox
+
+
+def sync(session: nox.Session, *groups: str, only: bool = False) -> None:
+    """Make the session's environment exactly what ``uv.lock`` says: the core and these groups, or only the groups."""
+    flag = "--only-group" if only else "--group"
+    session.run_install(
+        "uv",
+        "sync",
+        "--locked",
+        "--quiet",
+        "--package=letitloop-workspace",
+        "--no-default-groups",
+        *(f"{flag}={group}" for group in groups),
+        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
+    )
+
+
+def pytest(session: nox.Session, *args: str) -> None:
+    """Run pytest in the session's environment; a folder without a test is a failure (pytest's exit code 5)."""
+    session.run("python", "-m", "pytest", *args, *session.posargs)
+
+
+def core(session: nox.Session) -> None:
+    """Run the tests of the core's rooms and of the repository itself."""
+    if missing := [version for version in VERSIONS if version not in INTERPRETERS]:
+        session.log(f"not here, so not tested: Python {', '.join(missing)}")
+    sync(session, "test")
+    pytest(session, "tests", "-n", "auto", *(f"--ignore=tests/{folder}" for folder in ELSEWHERE))
+
+
+# `core` is the one to run while working; `core-3.12` and so on are the same tests on the other interpreters that are here
+nox.session(core, python=PYTHON, name="core", tags=["core"])
+for _version, _path in INTERPRETERS.items():
+    if _version != MAIN:
+        nox.session(core, python=_path, name=f"core-{_version}", tags=["core"])
+
+
+@nox.session(python=PYTHON)
+def lint(session: nox.Session) -> None:
+    """Ruff: its rules and its format."""
+    sync(session, "lint", only=True)
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session(python=PYTHON)
+def types(session: nox.Session) -> None:
+    """Mypy and pyright, both strict, over the core and over the file that states the types of the public API."""
+    sync(session, "types")
+    session.run("mypy", "core/src", "tests/typing")
+    session.run("pyright", "--pythonpath", str(Path(session.bin) / "python"))
+
+
+@nox.session(python=PYTHON)
+def layers(session: nox.Session) -> None:
+    """Imports between the rooms of the core point one way."""
+    sync(session, "layers")
+    session.run("lint-imports", "--no-cache")
+
+
+@nox.session(python=PYTHON)
+def crash(session: nox.Session) -> None:
+    """Simulated power cuts, sampled SIGKILL sweeps, and the mutants that these must notice."""
+    sync(session, "test")
+    pytest(session, "tests/crash", "-n", "auto")
+
+
+@nox.session(python=PYTHON)
+def docs(session: nox.Session) -> None:
+    """Every code block of the README and of docs/, and every example in a docstring, runs."""
+    sync(session, "test")
+    pytest(session, "tests/docs", "-n", "auto")
+
+
+@nox.session(python=PYTHON)
+def wheels(session: nox.Session) -> None:
+    """Build all distributions, install the wheels into an empty environment, and use them away from the source tree."""
+    with tempfile.TemporaryDirectory(prefix="letitloop-wheels-") as name:  # outside the source tree, which must not help
+        place = Path(name).resolve()
+        dist, empty, pins = place / "dist", place / "empty", place / "pins.txt"
+        empty.mkdir()
+        session.run("uv", "build", "--quiet", "--all-packages", f"--out-dir={dist}", external=True)
+        wheels_built = sorted(map(str, dist.glob("*.whl")))
+        names = [Path(wheel).name.partition("-")[0].replace("_", "-") for wheel in wheels_built]
+        session.run(
+            *("uv", "export", "--quiet", "--locked", "--no-emit-workspace", "--no-default-groups", f"--output-file={pins}"),
+            *(f"--package={one}" for one in names),
+            external=True,
+            silent=True,
+        )
+        base = Path(session.bin)
+        session.run("uv", "venv", "--quiet", f"--python={base / 'python'}", str(place / "venv"), external=True)
+        python = str(place / "venv" / base.name / "python")
+        install = ("uv", "pip", "install", "--quiet", f"--python={python}")
+        session.run(*install, "--require-hashes", f"--requirement={pins}", external=True)
+        session.run(*install, "--no-deps", *wheels_built, external=True)
+        for file in ("tests/wheels/check_installed.py", "tests/docs/blocks.py", "README.md"):
+            shutil.copy(ROOT / file, place)
+        with session.chdir(empty):
+            session.run(python, "-s", str(place / "check_installed.py"), str(place / "README.md"), external=True)
+
+
+@nox.session(python=PYTHON, default=False)
+def sweeps(session: nox.Session) -> None:
+    """Kill at every point of everything; the default set samples these."""
+    sync(session, "test")
+    pytest(session, "tests/sweeps", "-n", "auto", "--timeout=3600")
+
+
+@nox.session(python=PYTHON, default=False)
+def bench(session: nox.Session) -> None:
+    """Speed and size against their bars: medians of shuffled rounds in one run, as ratios; raw data as JSON."""
+    sync(session, "test")
+    session.run("python", "tests/bench/run.py", *session.posargs)

@@ -1,0 +1,104 @@
+"""The libraries under the codecs: loaded late, noticed when they fail, and never in the way of Ctrl-C."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from letitloop.codecs import Codecs
+from letitloop.errors import UnencodableError
+from tests.codecs import shapes as s
+
+
+def run(script):
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_the_import_loads_nothing_costly():
+    run("""
+    import sys
+    before = set(sys.modules)
+    import letitloop.codecs
+    loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+    forbidden = {
+        "asyncio", "inspect", "dataclasses", "typing", "logging", "uuid", "pathlib", "subprocess", "json", "sqlite3",
+        "ormsgpack", "msgpack", "datetime", "decimal", "zoneinfo", "numpy", "pydantic", "attr", "ctypes",
+    }
+    assert not loaded & forbidden, loaded & forbidden
+    """)
+
+
+def test_plain_values_need_the_fast_library_only():
+    run("""
+    import sys
+    from letitloop.codecs import default_codecs
+    value = {"a": [1, (2.5, "x"), b"y", None, {3}], "b": "z" * 1000}
+    assert default_codecs.decode(default_codecs.encode(value)) == value
+    default_codecs.fingerprint((value,), {"k": value})
+    assert "ormsgpack" in sys.modules and "msgpack" not in sys.modules
+    """)
+
+
+def test_datetime_is_imported_when_a_record_holds_one():
+    run("""
+    import sys
+    from letitloop.codecs import default_codecs
+    decoded = default_codecs.decode(bytes.fromhex("c70d14" "07e40101010203" "00000004" "00" "55"))
+    assert repr(decoded) == "datetime.datetime(2020, 1, 1, 1, 2, 3, 4, tzinfo=datetime.timezone.utc)"
+    """)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupt_inside_a_function_is_not_swallowed(raised):
+    def fail(_):
+        raise raised
+
+    codecs = Codecs()
+    codecs.register(s.Plain, encode=lambda p: p.x, decode=fail)
+    data = codecs.encode([(s.Plain(1),)])
+    with pytest.raises(raised):
+        codecs.decode(data)
+    codecs.register(s.Plain, encode=fail, decode=fail)
+    for value in ([(s.Plain(1),)], {1: s.Plain(1)}, [{2: [(s.Plain(1),)]}]):
+        with pytest.raises(raised):
+            codecs.encode(value)
+    with pytest.raises(raised):
+        codecs.fingerprint(([(s.Plain(1),)],), {})
+
+
+def test_ctrl_c_is_not_swallowed_wherever_it_arrives():
+    """ormsgpack swallows what its hooks raise, also what a signal handler raises in a hook's first instant."""
+    run("""
+    import gc, signal
+    from letitloop.codecs import default_codecs as codecs
+    gc.disable()  # what a signal handler raises in a callback of the collector is lost
+    value = {"a": [(i, (i,), {i}, frozenset([(i,)])) for i in range(20)]}
+    data = codecs.encode(value)
+    arrived = seen = 0
+
+    def handler(*_):
+        global arrived
+        arrived += 1
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, handler)
+    for attempt in range(400):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.00002 + attempt * 0.000001)
+            while True:
+                codecs.encode(value) if attempt % 2 else codecs.decode(data)
+        except KeyboardInterrupt:
+            seen += 1
+    assert seen == arrived == 400, (seen, arrived)
+    """)
+
+
+def test_an_error_of_one_call_does_not_leak_into_the_next():
+    codecs = Codecs()
+    with pytest.raises(UnencodableError):
+        codecs.encode([(object(),)])
+    value = {1: [(2,)], "deep": [[[(3,)]]]}
+    assert codecs.decode(codecs.encode(value)) == value
