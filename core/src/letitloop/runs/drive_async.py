@@ -10,11 +10,13 @@ import threading
 from contextvars import copy_context
 from queue import SimpleQueue
 
+from letitloop import failpoints
 from letitloop.errors import AsyncMisuse, Halt
 from letitloop.runs.drive_sync import invoke
-from letitloop.runs.identity import ASYNC, call_kind
+from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Failure, Value
-from letitloop.runs.plan import Append, Sleep, step_plan
+from letitloop.runs.plan import Append, Sleep, failure_plan, success
+from letitloop.runs.records import OK
 from letitloop.runs.scope import Scope, carry, current, restore
 
 TYPE_CHECKING = False
@@ -32,12 +34,13 @@ __all__ = ["Syncer", "await_step"]
 
 
 class _Batch:
-    """What one event loop waits for: the future of the next sync, and whether one is in flight."""
+    """What one event loop waits for: who waits for the next sync, and whether one is in flight."""
 
-    __slots__ = ("busy", "next")
+    __slots__ = ("busy", "waiters")
 
     def __init__(self) -> None:
-        self.next: asyncio.Future[None] | None = None
+        # a future each: a shared one would have to be shielded from cancellation, which costs more than a future
+        self.waiters: list[asyncio.Future[None]] = []
         self.busy = False
 
 
@@ -51,35 +54,35 @@ class Syncer:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._batches: dict[asyncio.AbstractEventLoop, _Batch] = {}
-        self._orders: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="letitloop-syncer", daemon=True)
         self._thread.start()
 
-    async def append(self, kind: int, key: bytes, payload: bytes) -> Entry:
-        """Append a record and return when it is durable; a cancelled wait leaves the record to be written all the same."""
+    def append(self, kind: int, key: bytes, payload: bytes) -> tuple[Entry, asyncio.Future[None] | None]:
+        """Append a record; return it, and a future that is done when it is durable, None if it is.
+
+        Whoever is cancelled while awaiting that leaves the record to be written all the same.
+        """
         if not self._log.syncs:
-            return self._log.append(kind, key, payload)  # to the page cache: a microsecond
+            return self._log.append(kind, key, payload), None  # to the page cache: a microsecond
         entry = self._log.queue(kind, key, payload)
         loop = asyncio.get_running_loop()
         batch = self._batches.get(loop)
         if batch is None:
             batch = self._batches[loop] = _Batch()
-        if batch.next is None:
-            batch.next = loop.create_future()
-        shared = batch.next
+        waiter = loop.create_future()
+        batch.waiters.append(waiter)
         if not batch.busy:
             self._kick(loop, batch)
-        await asyncio.shield(shared)
-        return entry
+        return entry, waiter
 
     def stop(self) -> None:
         """End the thread once it has done what it was asked."""
         self._orders.put(None)
 
     def _kick(self, loop: asyncio.AbstractEventLoop, batch: _Batch) -> None:
-        shared, batch.next, batch.busy = batch.next, None, True
-        if shared is not None:
-            self._orders.put((loop, shared))
+        waiters, batch.waiters, batch.busy = batch.waiters, [], True
+        self._orders.put((loop, waiters))
 
     def _work(self) -> None:
         while True:
@@ -91,23 +94,24 @@ class Syncer:
                 self._log.flush()
             except BaseException as exc:
                 error = exc
-            loop, shared = order
+            loop, waiters = order
             try:
-                loop.call_soon_threadsafe(self._done, loop, shared, error)
+                loop.call_soon_threadsafe(self._done, loop, waiters, error)
             except RuntimeError:
                 continue  # the loop was closed: nobody waits any more
 
-    def _done(self, loop: asyncio.AbstractEventLoop, shared: asyncio.Future[None], error: BaseException | None) -> None:
+    def _done(self, loop: asyncio.AbstractEventLoop, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
         batch = self._batches[loop]
         batch.busy = False
-        if not shared.done():
+        if batch.waiters:
+            self._kick(loop, batch)  # first, so that its sync runs while the tasks go on
+        for waiter in waiters:
+            if waiter.done():
+                continue  # cancelled
             if error is None:
-                shared.set_result(None)
+                waiter.set_result(None)
             else:
-                shared.set_exception(error)
-                shared.exception()  # a waiter that was cancelled does not fetch it: no "never retrieved" on stderr
-        if batch.next is not None:
-            self._kick(loop, batch)
+                waiter.set_exception(error)
 
 
 def _syncer(run: Run) -> Syncer:
@@ -128,43 +132,63 @@ async def await_step(call: Call) -> Any:
     try:
         outcome = run.recall(call)
         if outcome is None:
-            outcome = await _carry_out(call)
+            outcome = await _carry_out(run, call)
     except Halt as halted:
         run.halt(halted)
         raise
     finally:
-        call.deactivate()
+        run.finish(call, recorded=call.recorded)
     if isinstance(outcome, Value):
         return outcome.value
     raise outcome.error
 
 
-async def _carry_out(call: Call) -> Value | Failure:
-    run = call.scope.run
-    syncer = _syncer(run)
-    plan = step_plan(run, call)
+async def _carry_out(run: Run, call: Call) -> Value | Failure:
+    syncer = run.syncer or _syncer(run)
+    run.begin(call)
+    outcome = await _invoke(call)
+    if failpoints.active:
+        failpoints.hit("step.called")
+    if isinstance(outcome, Value):
+        payload = success(run, call, outcome)
+        if isinstance(payload, bytes):
+            _, durable = syncer.append(OK, call.key, payload)
+            if durable is not None:
+                await durable
+            call.recorded = True
+            if failpoints.active:
+                failpoints.hit("step.recorded")
+            return outcome
+        outcome = payload
+    return await _after_failure(run, call, syncer, outcome)
+
+
+async def _after_failure(run: Run, call: Call, syncer: Syncer, failure: Failure) -> Value | Failure:
+    plan = failure_plan(run, call, failure)
     answer: object = None
     try:
         while True:
             order = plan.send(answer)
             if isinstance(order, Append):
-                answer = await syncer.append(order.kind, order.key, order.payload)
+                answer, durable = syncer.append(order.kind, order.key, order.payload)
+                if durable is not None:
+                    await durable
             elif isinstance(order, Sleep):
                 await asyncio.sleep(order.seconds)
-            elif call_kind(call.fn) == ASYNC:
-                answer = await _invoke(call)
             else:
-                answer = await asyncio.to_thread(carry(invoke), call)
+                answer = await _invoke(call)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # what step_plan is declared to return
+        return done.value  # type: ignore[no-any-return]  # what failure_plan is declared to return
     finally:
         plan.close()
 
 
 async def _invoke(call: Call) -> Value | Failure:
-    """Await a step's function inside a scope of its own."""
+    """Await a step's function inside a scope of its own; a plain one runs in a worker thread."""
+    if step_kind(call.fn, call.name) != ASYNC:
+        return await asyncio.to_thread(carry(invoke), call)
     scope = call.scope
-    token = current.set(Scope(scope.run, call.key + b">", nested=True))
+    token = current.set(Scope(scope.run, call.key + b">", True))
     try:
         awaitable = call.fn(*call.args, **call.kwargs)
         if call.timeout is None:

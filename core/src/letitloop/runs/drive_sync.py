@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 
+from letitloop import failpoints
 from letitloop.errors import AsyncMisuse, Halt
 from letitloop.runs.journal import Failure, Value
-from letitloop.runs.plan import Append, Sleep, step_plan
+from letitloop.runs.plan import Append, Sleep, failure_plan, success
+from letitloop.runs.records import OK
 from letitloop.runs.scope import Scope, current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from letitloop.runs.run import Call
+    from letitloop.runs.run import Call, Run
 
 __all__ = ["call_step", "invoke"]
 
@@ -28,7 +30,7 @@ def call_step(call: Call) -> object:
     try:
         outcome = run.recall(call)
         if outcome is None:
-            outcome = _carry_out(call)
+            outcome = _carry_out(run, call)
     except Halt as halted:
         run.halt(halted)
         raise
@@ -37,23 +39,41 @@ def call_step(call: Call) -> object:
     raise outcome.error
 
 
-def _carry_out(call: Call) -> Value | Failure:
-    run = call.scope.run
-    log = run.log
+def _carry_out(run: Run, call: Call) -> Value | Failure:
     call.activate()
-    plan = step_plan(run, call)
+    try:
+        run.begin(call)
+        outcome = invoke(call)
+        if failpoints.active:
+            failpoints.hit("step.called")
+        if isinstance(outcome, Value):
+            payload = success(run, call, outcome)
+            if isinstance(payload, bytes):
+                run.log.append(OK, call.key, payload)
+                call.recorded = True
+                if failpoints.active:
+                    failpoints.hit("step.recorded")
+                return outcome
+            outcome = payload
+        return _after_failure(run, call, outcome)
+    finally:
+        run.finish(call, recorded=call.recorded)
+
+
+def _after_failure(run: Run, call: Call, failure: Failure) -> Value | Failure:
+    plan = failure_plan(run, call, failure)
     answer: object = None
     try:
         while True:
             order = plan.send(answer)
             if isinstance(order, Append):
-                answer = log.append(order.kind, order.key, order.payload)
+                answer = run.log.append(order.kind, order.key, order.payload)
             elif isinstance(order, Sleep):
                 time.sleep(order.seconds)
             else:
                 answer = invoke(call)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # what step_plan is declared to return
+        return done.value  # type: ignore[no-any-return]  # what failure_plan is declared to return
     finally:
         plan.close()
 
@@ -65,7 +85,7 @@ def invoke(call: Call) -> Value | Failure:
         AsyncMisuse: the function is a plain one and returned an awaitable.
     """
     scope = call.scope
-    token = current.set(Scope(scope.run, call.key + b">", nested=True))
+    token = current.set(Scope(scope.run, call.key + b">", True))
     try:
         value = call.fn(*call.args, **call.kwargs)
     except Exception as exc:

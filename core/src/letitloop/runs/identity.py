@@ -251,8 +251,12 @@ def step_kind(fn: Callable[..., object], name: str) -> int:
         GeneratorFunction: it is a generator function.
     """
     code: CodeType | None = getattr(fn, "__code__", None)
-    if code is not None and not code.co_flags & _SPECIAL:
-        return PLAIN
+    if code is not None:
+        special = code.co_flags & _SPECIAL
+        if not special:
+            return PLAIN
+        if special == _CO_COROUTINE:
+            return ASYNC
     if callable(fn):
         return call_kind(fn)
     if hasattr(fn, "__await__"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from letitloop.runs.run import Call, Run
 
-__all__ = ["Append", "Invoke", "Sleep", "step_plan"]
+__all__ = ["Append", "Invoke", "Sleep", "failure_plan", "success"]
 
 
 class Invoke:
@@ -49,46 +49,49 @@ class Sleep:
 _INVOKE = Invoke()
 
 
-def step_plan(run: Run, call: Call) -> Generator[Invoke | Append | Sleep, object, Value | Failure]:
-    """Carry a call that the log knows nothing of to a recorded outcome.
+def success(run: Run, call: Call, outcome: Value) -> bytes | Failure:
+    """Return the payload of a call's OK record, or the failure that its value cannot be recorded."""
+    try:
+        return run.ok(call, outcome.value)
+    except UnencodableError as exc:
+        return Failure(exc)
+
+
+def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | Append | Sleep, object, Value | Failure]:
+    """Carry a call whose first attempt in this drive failed to a recorded outcome.
+
+    Most calls succeed at once: the drivers carry that out without a plan (a generator costs a microsecond).
 
     Args:
         run: the run.
         call: the call.
+        failure: what the first attempt came to.
     """
     retry = call.retry
     call.attempt = run.journal.attempts(call.key) + 1
-    recorded = False
-    try:
-        while True:
-            run.begin(call)
-            if failpoints.active:
-                failpoints.hit("step.begun")
-            answer = yield _INVOKE
-            if failpoints.active:
-                failpoints.hit("step.called")
-            if isinstance(answer, Value):
-                try:
-                    payload = run.ok(call, answer.value)
-                except UnencodableError as exc:
-                    answer = Failure(exc)
-                else:
-                    yield Append(OK, call.key, payload)
-                    recorded = True
-                    if failpoints.active:
-                        failpoints.hit("step.recorded")
-                    return answer
-            assert isinstance(answer, Failure)
-            error = answer.error
-            payload = run.failed(call, error)
-            if retry is not None and not isinstance(error, UnencodableError) and retry.again(error, call.attempt):
-                run.log.queue(ATTEMPT, call.key, payload)
-                run.log.write()
-                yield Sleep(retry.delay(call.attempt))
-                call.attempt += 1
-                continue
+    answer: object = failure
+    while True:
+        assert isinstance(answer, Failure)
+        error = answer.error
+        payload = run.failed(call, error)
+        if retry is None or isinstance(error, UnencodableError) or not retry.again(error, call.attempt):
             entry = yield Append(FAILED, call.key, payload)
             run.note_failure(error, getattr(entry, "seq", -1))
             return answer
-    finally:
-        run.finish(call, recorded=recorded)
+        run.log.queue(ATTEMPT, call.key, payload)
+        run.log.write()
+        yield Sleep(retry.delay(call.attempt))
+        call.attempt += 1
+        run.begin(call)
+        answer = yield _INVOKE
+        if failpoints.active:
+            failpoints.hit("step.called")
+        if isinstance(answer, Value):
+            done = success(run, call, answer)
+            if isinstance(done, bytes):
+                yield Append(OK, call.key, done)
+                call.recorded = True
+                if failpoints.active:
+                    failpoints.hit("step.recorded")
+                return answer
+            answer = done

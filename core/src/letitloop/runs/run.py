@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import time
 
+from letitloop import failpoints
 from letitloop.errors import Halt, StepChanged, UnencodableError
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, step_key, unwrapped
@@ -41,6 +42,7 @@ class Call:
     began = 0
     started = 0.0
     slot = -1
+    recorded = False
 
     def __init__(
         self,
@@ -72,8 +74,10 @@ class Call:
 
     def deactivate(self) -> None:
         """No longer count as in flight."""
-        if self in self.counter.active:
+        try:
             self.counter.active.remove(self)
+        except ValueError:  # it was not, or no longer
+            pass
 
 
 class Run:
@@ -190,6 +194,8 @@ class Run:
         call.began = self.log.next_seq
         call.slot = self.log.lock.note(call.key)
         call.started = time()
+        if failpoints.active:
+            failpoints.hit("step.begun")
 
     def ok(self, call: Call, value: object) -> bytes:
         """Return the payload of a call's result.

@@ -13,7 +13,7 @@ from letitloop import failpoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Protocol
 
     class Fs(Protocol):
         """The operations on files and directories that a log and its lock are built from.
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
             """Return the size of the file in bytes."""
             ...
 
-        def pread(self, handle: int, size: int, offset: int) -> bytes:
+        def pread(self, handle: int, size: int, offset: int, /) -> bytes:
             """Return up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
             ...
 
-        def pwrite(self, handle: int, data: bytes, offset: int) -> int:
+        def pwrite(self, handle: int, data: bytes, offset: int, /) -> int:
             """Write ``data`` at ``offset`` and return how many bytes were written; the file grows as needed."""
             ...
 
@@ -141,12 +141,8 @@ class OsFs:
             os.lseek(handle, offset, os.SEEK_SET)
             return os.write(handle, data)
     else:
-
-        def pread(self, handle: int, size: int, offset: int) -> bytes:
-            return os.pread(handle, size, offset)
-
-        def pwrite(self, handle: int, data: bytes, offset: int) -> int:
-            return os.pwrite(handle, data, offset)
+        pread = staticmethod(os.pread)  # not wrapped: each step calls them
+        pwrite = staticmethod(os.pwrite)
 
     if sys.platform == "darwin":
 
@@ -207,7 +203,7 @@ class OsFs:
 class _WatchedFs(OsFs):
     """The same, with a failpoint before and after each operation that changes what a crash leaves."""
 
-    def pwrite(self, handle: int, data: bytes, offset: int) -> int:
+    def pwrite(self, handle: int, data: Any, offset: int, /) -> int:
         failpoints.hit("fs.pwrite")
         written = super().pwrite(handle, data, offset)
         failpoints.hit("fs.pwritten")

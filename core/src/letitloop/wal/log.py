@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 
 from letitloop import failpoints
 from letitloop.errors import (
@@ -101,7 +102,7 @@ class Log:
         self._durable = found.seq
         self._opened_at = found.seq
         self._guard = threading.Lock()  # all of the state above and below, and every write
-        self._queue: list[tuple[Entry, bytes]] = []
+        self._queue: deque[tuple[Entry, bytes]] = deque()  # appended to without the guard: its own operations are atomic
         self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED while one wakes up
         self._waiters: list[_Waiter] = []
         self._poison: str | None = None
@@ -156,9 +157,8 @@ class Log:
         if len(payload) > MAX_RECORD or len(key) > MAX_KEY:
             raise _too_large(key, payload, self.path)
         entry = Entry(kind, key, -1, len(payload), -1)
-        with self._guard:
-            self.check()
-            self._queue.append((entry, payload))
+        self.check()
+        self._queue.append((entry, payload))  # without the guard: an event loop must not wait for a write of another thread
         return entry
 
     def write(self) -> None:
@@ -262,9 +262,11 @@ class Log:
 
     def _write_queue(self) -> None:
         """Write all queued records with one ``pwrite``; called with the guard held."""
-        if not self._queue:
+        pending: list[tuple[Entry, bytes]] = []
+        while self._queue:
+            pending.append(self._queue.popleft())
+        if not pending:
             return
-        pending, self._queue = self._queue, []
         try:
             self._write(self._frames(pending))
         except BaseException as exc:
