@@ -70,18 +70,18 @@ SYNC = """\
 """
 WRITE = """\
                 self._write_queue()
-                written = self._seq
+                written = self.next_seq
 """
 WRITE_LATE = """\
-                written = self._seq
+                written = self.next_seq
                 self._write_queue()
 """
 SYNC_IF_NEEDED = """\
-                written = self._seq
+                written = self.next_seq
             if self._durable < written:
 """
 WAKE_FIRST = """\
-                written = self._seq
+                written = self.next_seq
             before, self._durable = self._durable, written
             for waiter in batch:
                 waiter.gate.release()
@@ -115,7 +115,7 @@ USABLE = """\
             raise LogPoisoned"""
 NEW_FILE = 'handle = new_file(self._fs, self.path + ".compact", header)'
 FRAME = "data = frame(salt, entry.kind, entry.key, payload, epoch, seq, durable, seal)"
-AHEAD = "self._write_all(data + bytes(self._allocated - end), self._end)"
+AHEAD = "data += bytes(self._allocated - end)"
 
 
 def _without(text: str, *lines: int) -> str:
@@ -217,7 +217,7 @@ MUTANTS = [
     Mutant(
         "the zeros ahead are written over the record",
         "L1 power cut, extension",
-        (_log(AHEAD, "self._write_all(bytes(self._allocated - self._end), self._end)"),),
+        (_log(AHEAD, "data = bytes(self._allocated - offset)"),),
     ),
     Mutant(
         "a clean close cuts off the last record",

@@ -271,7 +271,9 @@ def step(name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **kwarg
     """
     if fn is None:
         return _decorator(name, **kwargs)
-    scope = find_scope("step", name)
+    scope = current.get()
+    if scope is None or not scope.run.active:
+        scope = find_scope("step", name)
     kind = step_kind(fn, name)
     call = Call(scope, scope.step(name), name, fn, args, kwargs, _fingerprint(scope, fn, args, kwargs))
     return call_step(call) if kind == PLAIN else _awaitable(call)

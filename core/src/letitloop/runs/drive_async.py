@@ -11,13 +11,13 @@ from contextvars import copy_context
 from queue import SimpleQueue
 
 from letitloop import failpoints
-from letitloop.errors import AsyncMisuse, Halt
+from letitloop.errors import AsyncMisuse, Halt, UnencodableError
 from letitloop.runs.drive_sync import invoke
 from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Failure, Value
-from letitloop.runs.plan import Append, Sleep, failure_plan, success
+from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
-from letitloop.runs.scope import Scope, carry, current, restore
+from letitloop.runs.scope import carry, current, restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ async def await_step(call: Call) -> Any:
         StepChanged: the arguments differ from the recorded ones.
         LogPoisoned: the result could not be recorded.
     """
-    run = call.scope.run
+    run = call.run
     try:
         outcome = run.recall(call)
         if outcome is None:
@@ -150,8 +150,11 @@ async def _carry_out(run: Run, call: Call) -> Value | Failure:
     if failpoints.active:
         failpoints.hit("step.called")
     if isinstance(outcome, Value):
-        payload = success(run, call, outcome)
-        if isinstance(payload, bytes):
+        try:
+            payload = run.ok(call, outcome.value)
+        except UnencodableError as exc:
+            outcome = Failure(exc)
+        else:
             _, durable = syncer.append(OK, call.key, payload)
             if durable is not None:
                 await durable
@@ -159,7 +162,6 @@ async def _carry_out(run: Run, call: Call) -> Value | Failure:
             if failpoints.active:
                 failpoints.hit("step.recorded")
             return outcome
-        outcome = payload
     return await _after_failure(run, call, syncer, outcome)
 
 
@@ -187,8 +189,7 @@ async def _invoke(call: Call) -> Value | Failure:
     """Await a step's function inside a scope of its own; a plain one runs in a worker thread."""
     if step_kind(call.fn, call.name) != ASYNC:
         return await asyncio.to_thread(carry(invoke), call)
-    scope = call.scope
-    token = current.set(Scope(scope.run, call.key + b">", True))
+    token = current.set(call)
     try:
         awaitable = call.fn(*call.args, **call.kwargs)
         if call.timeout is None:
@@ -203,7 +204,7 @@ async def _invoke(call: Call) -> Value | Failure:
         if asyncio.iscoroutine(value):
             value.close()
         raise AsyncMisuse(
-            f"step {call.key.decode()!r} of run {scope.run.id} returned an awaitable, which cannot be recorded. It was not awaited "
+            f"step {call.key.decode()!r} of run {call.run.id} returned an awaitable, which cannot be recorded. It was not awaited "
             "and nothing was recorded. Await it inside the step."
         )
     return Value(value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from letitloop import failpoints
-from letitloop.errors import AsyncMisuse, Halt
+from letitloop.errors import AsyncMisuse, Halt, UnencodableError
 from letitloop.runs.journal import Failure, Value
-from letitloop.runs.plan import Append, Sleep, failure_plan, success
+from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
-from letitloop.runs.scope import Scope, current
+from letitloop.runs.scope import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def call_step(call: Call) -> object:
         StepChanged: the arguments differ from the recorded ones.
         LogPoisoned: the result could not be recorded.
     """
-    run = call.scope.run
+    run = call.run
     try:
         outcome = run.recall(call)
         if outcome is None:
@@ -47,14 +47,16 @@ def _carry_out(run: Run, call: Call) -> Value | Failure:
         if failpoints.active:
             failpoints.hit("step.called")
         if isinstance(outcome, Value):
-            payload = success(run, call, outcome)
-            if isinstance(payload, bytes):
+            try:
+                payload = run.ok(call, outcome.value)
+            except UnencodableError as exc:
+                outcome = Failure(exc)
+            else:
                 run.log.append(OK, call.key, payload)
                 call.recorded = True
                 if failpoints.active:
                     failpoints.hit("step.recorded")
                 return outcome
-            outcome = payload
         return _after_failure(run, call, outcome)
     finally:
         run.finish(call, recorded=call.recorded)
@@ -84,8 +86,7 @@ def invoke(call: Call) -> Value | Failure:
     Raises:
         AsyncMisuse: the function is a plain one and returned an awaitable.
     """
-    scope = call.scope
-    token = current.set(Scope(scope.run, call.key + b">", True))
+    token = current.set(call)
     try:
         value = call.fn(*call.args, **call.kwargs)
     except Exception as exc:
@@ -97,7 +98,7 @@ def invoke(call: Call) -> Value | Failure:
         if close is not None:
             close()  # or Python warns that it was never awaited
         raise AsyncMisuse(
-            f"step {call.key.decode()!r} of run {scope.run.id}: {getattr(call.fn, '__qualname__', call.fn)!s} is no async function "
+            f"step {call.key.decode()!r} of run {call.run.id}: {getattr(call.fn, '__qualname__', call.fn)!s} is no async function "
             "but returned an awaitable, which cannot be recorded. It was not awaited and nothing was recorded. Give the async "
             "function itself to the step, or wrap the call in one: async def fn(): return await …"
         )

@@ -214,7 +214,7 @@ class Journal:
         else:
             del self._index[key]
         if entry.kind == OK:
-            return Value(self._codecs.decode(memoryview(payload)[body_at:]))
+            return Value(self._codecs.decode(payload[body_at:]))
         if not self.survived(entry, prefix):
             return None
         return Failure(decode_failure(payload[body_at:], self._codecs, f"step {key.decode()!r} of run {self.run}"), entry.seq)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from letitloop.runs.run import Call, Run
 
-__all__ = ["Append", "Invoke", "Sleep", "failure_plan", "success"]
+__all__ = ["Append", "Invoke", "Sleep", "failure_plan"]
 
 
 class Invoke:
@@ -47,14 +47,6 @@ class Sleep:
 
 
 _INVOKE = Invoke()
-
-
-def success(run: Run, call: Call, outcome: Value) -> bytes | Failure:
-    """Return the payload of a call's OK record, or the failure that its value cannot be recorded."""
-    try:
-        return run.ok(call, outcome.value)
-    except UnencodableError as exc:
-        return Failure(exc)
 
 
 def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | Append | Sleep, object, Value | Failure]:
@@ -87,11 +79,13 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
         if failpoints.active:
             failpoints.hit("step.called")
         if isinstance(answer, Value):
-            done = success(run, call, answer)
-            if isinstance(done, bytes):
-                yield Append(OK, call.key, done)
+            try:
+                payload = run.ok(call, answer.value)
+            except UnencodableError as exc:
+                answer = Failure(exc)
+            else:
+                yield Append(OK, call.key, payload)
                 call.recorded = True
                 if failpoints.active:
                     failpoints.hit("step.recorded")
                 return answer
-            answer = done

@@ -19,9 +19,9 @@ Payload of OK, FAILED, ATTEMPT and END, little endian::
     offset size field
          0    1  flags        bit 0 OVERLAPPED: another call of this name in this scope was in flight meanwhile
          1    1  n            length of the fingerprint
-         2    4  began        the seq that the log expected when the step was called, modulo 2**32
-         6    8  started      milliseconds since 1970-01-01 UTC
-        14    4  took         tenths of a millisecond
+         2    4  began        the seq that the log expected when the step was called
+         6    8  started      seconds since 1970-01-01 UTC, a double
+        14    4  took         seconds, a single
         18    n  fingerprint  16 bytes over all arguments, then 4 an argument; empty if there were none
       18+n    -  body         the value, or the failure, as the codecs encode it
 """
@@ -73,10 +73,9 @@ GUARDED = frozenset((EFFECT,))
 KNOWN = frozenset(range(START, ENDED + 1))
 
 OVERLAPPED = 1
-_HEAD = Struct("<BBIQI")
+_HEAD = Struct("<BBIdf")
 HEAD_SIZE = _HEAD.size
 _U64 = Struct("<Q")
-_MOST = 0xFFFFFFFF
 
 
 class Head:
@@ -110,10 +109,9 @@ def pack_head(flags: int, fingerprint: bytes, began: int, started: float, took: 
         fingerprint: at most 255 bytes.
         began: the seq that the log expected when the step was called.
         started: seconds since 1970-01-01 UTC.
-        took: seconds; more than 119 hours are recorded as that.
+        took: seconds.
     """
-    tenths = int(took * 10000)
-    return _HEAD.pack(flags, len(fingerprint), began & _MOST, int(started * 1000), min(_MOST, tenths)) + fingerprint
+    return _HEAD.pack(flags, len(fingerprint), began, started, took) + fingerprint
 
 
 def unpack_head(payload: bytes) -> Head:
@@ -126,7 +124,7 @@ def unpack_head(payload: bytes) -> Head:
         raise DecodeError(f"a step's record of {len(payload)} bytes is too short for its head")
     flags, length, began, started, took = _HEAD.unpack_from(payload)
     body_at = HEAD_SIZE + length
-    return Head(bool(flags & OVERLAPPED), began, started / 1000, took / 10000, payload[HEAD_SIZE:body_at], body_at)
+    return Head(bool(flags & OVERLAPPED), began, started, took, payload[HEAD_SIZE:body_at], body_at)
 
 
 def pack_void(from_seq: int) -> bytes:

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Run"]
 
 
-class Call:
-    """One call of a step, from its reservation on.
+class Call(Scope):
+    """One call of a step, from its reservation on; and the scope of the steps that its function calls.
 
     Attributes:
+        scope: the scope that it was called in.
         key: the step's key.
         attempt: the how-manieth time its function is called, those of killed processes included.
     """
@@ -43,6 +44,7 @@ class Call:
     started = 0.0
     slot = -1
     recorded = False
+    nested = True
 
     def __init__(
         self,
@@ -54,6 +56,8 @@ class Call:
         kwargs: dict[str, Any],
         fingerprint: bytes,
     ) -> None:
+        # not Scope.__init__: a replayed step's function is not called, so no step is called in it
+        self.run = scope.run
         self.scope = scope
         self.counter = counter
         self.key = step_key(counter.base, next(counter.numbers))
@@ -71,13 +75,6 @@ class Call:
             for other in list(active):
                 if isinstance(other, Call):
                     other.overlapped = True
-
-    def deactivate(self) -> None:
-        """No longer count as in flight."""
-        try:
-            self.counter.active.remove(self)
-        except ValueError:  # it was not, or no longer
-            pass
 
 
 class Run:
@@ -189,10 +186,19 @@ class Run:
         return None if body is None or fingerprint != call.fingerprint else Value(self.codecs.decode(body))
 
     def begin(self, call: Call) -> None:
-        """A call's function is about to be called: note it beside the log."""
-        self.log.check()
-        call.began = self.log.next_seq
-        call.slot = self.log.lock.note(call.key)
+        """A call's function is about to be called: note it beside the log.
+
+        Raises:
+            LogPoisoned: what it would return could not be recorded; it must not be called.
+        """
+        log = self.log
+        if not log.usable:
+            log.check()
+        call.prefix = call.key + b">"
+        call._steps = call._scopes = None  # each attempt counts its steps anew
+        call.began = log.next_seq
+        if call.slot < 0:
+            call.slot = log.lock.note(call.key)
         call.started = time()
         if failpoints.active:
             failpoints.hit("step.begun")
@@ -230,7 +236,10 @@ class Run:
 
     def finish(self, call: Call, *, recorded: bool) -> None:
         """A call has ended; ``recorded`` tells that its result is on record, so that its note needs no wiping."""
-        call.deactivate()
+        try:
+            call.counter.active.remove(call)
+        except ValueError:  # it was not in flight, or no longer
+            pass
         if call.slot >= 0:
             self.log.lock.free(call.slot, recorded=recorded)
             call.slot = -1

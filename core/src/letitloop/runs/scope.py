@@ -68,7 +68,7 @@ class Scope:
 
     __slots__ = ("_scopes", "_steps", "nested", "prefix", "run")
 
-    def __init__(self, run: Run, prefix: bytes = b"", nested: bool = False) -> None:  # noqa: FBT001, FBT002 - positional: made for every step, and keywords cost
+    def __init__(self, run: Run, prefix: bytes = b"", *, nested: bool = False) -> None:
         self.run = run
         self.prefix = prefix
         self.nested = nested

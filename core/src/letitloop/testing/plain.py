@@ -71,10 +71,8 @@ class _PlainRun(Run):
         return None
 
     def begin(self, call: Call) -> None:
-        pass
-
-    def finish(self, call: Call, *, recorded: bool) -> None:
-        call.deactivate()
+        call.prefix = call.key + b">"
+        call._steps = call._scopes = None
 
     def ok(self, call: Call, value: object) -> bytes:
         return b""

@@ -219,11 +219,15 @@ def frame(
         durable_upto: the watermark.
         seal: given the bytes that a tag covers, returns the tag of 32 bytes; ``None`` in a log without a seal.
     """
-    length = len(key) + len(payload) + (4 if seal is None else 4 + TAG_SIZE)
-    body = _COVERED.pack(length, kind, 0, len(key), epoch, seq, durable_upto) + key + payload
-    if seal is not None:
-        body += seal(body)
-    body += _U32.pack((FIXED_SIZE + length) ^ END_MARK)
+    size = len(key)
+    if seal is None:
+        length = size + len(payload) + 4
+        mark = _U32.pack((FIXED_SIZE + length) ^ END_MARK)
+        body = b"".join((_COVERED.pack(length, kind, 0, size, epoch, seq, durable_upto), key, payload, mark))
+    else:
+        length = size + len(payload) + 4 + TAG_SIZE
+        body = b"".join((_COVERED.pack(length, kind, 0, size, epoch, seq, durable_upto), key, payload))
+        body += seal(body) + _U32.pack((FIXED_SIZE + length) ^ END_MARK)
     return _U32.pack(crc32(body, salt)) + body
 
 

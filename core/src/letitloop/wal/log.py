@@ -80,6 +80,8 @@ class Log:
         entries: its records, in their order; those of this opening included once they are written.
         epoch: the how-manieth opening for writing this is, from 1.
         recovered: what the scan at opening found, with its verdict.
+        next_seq: the sequence number that the next written record will have.
+        usable: whether the log still takes records; if not, :meth:`check` says why.
         lock: the held lock; its notes say what is in flight, and what was when the previous process died.
     """
 
@@ -98,7 +100,7 @@ class Log:
         self._power = sync == "power"
         self._end = found.end
         self._allocated = found.size
-        self._seq = found.seq
+        self.next_seq = found.seq
         self._durable = found.seq
         self._opened_at = found.seq
         self._guard = threading.Lock()  # all of the state above and below, and every write
@@ -108,6 +110,7 @@ class Log:
         self._poison: str | None = None
         self._cause: BaseException | None = None
         self._closed = False
+        self.usable = True
         _open_logs.add(self)
 
     # --- writing -------------------------------------------------------------------------------------------------------------
@@ -132,7 +135,7 @@ class Log:
             raise _too_large(key, payload, self.path)
         entry = Entry(kind, key, -1, len(payload), -1)
         with self._guard:
-            if self._poison is not None or self._closed:
+            if not self.usable:
                 self.check()
             self._queue.append((entry, payload))
             if not (power or self._power):
@@ -179,7 +182,7 @@ class Log:
         """
         with self._guard:
             self.check()
-            if not self._queue and self._durable == self._seq:
+            if not self._queue and self._durable == self.next_seq:
                 return
             last = self._last()
             me = self._join()
@@ -187,7 +190,7 @@ class Log:
 
     def _last(self) -> Entry:
         """Return the last record queued or written so far; a stand-in where it is written already."""
-        return self._queue[-1][0] if self._queue else Entry(CLOSE, b"", -1, 0, self._seq - 1)
+        return self._queue[-1][0] if self._queue else Entry(CLOSE, b"", -1, 0, self.next_seq - 1)
 
     def _join(self) -> _Waiter | None:
         """Lead, or queue up behind the leader; called with the guard held."""
@@ -233,7 +236,7 @@ class Log:
                 batch, self._waiters = self._waiters, batch
                 self._check_whole()
                 self._write_queue()
-                written = self._seq
+                written = self.next_seq
             if self._durable < written:
                 try:
                     self._fs.sync(self._handle)
@@ -262,11 +265,12 @@ class Log:
 
     def _write_queue(self) -> None:
         """Write all queued records with one ``pwrite``; called with the guard held."""
-        pending: list[tuple[Entry, bytes]] = []
-        while self._queue:
-            pending.append(self._queue.popleft())
-        if not pending:
+        queue = self._queue
+        if not queue:
             return
+        pending = [queue.popleft()]
+        while queue:
+            pending.append(queue.popleft())
         try:
             self._write(self._frames(pending))
         except BaseException as exc:
@@ -282,7 +286,7 @@ class Log:
         """Give the queued records their place in the file and return their bytes."""
         salt, epoch, durable = self.header.salt, self.epoch, self._durable
         seal = None if self._seal is None else self._seal.tag
-        seq, end = self._seq, self._end
+        seq, end = self.next_seq, self._end
         frames: list[bytes] = []
         for entry, payload in pending:
             data = frame(salt, entry.kind, entry.key, payload, epoch, seq, durable, seal)
@@ -291,24 +295,25 @@ class Log:
             seq += 1
             end += len(data)
             frames.append(data)
-        self._seq = seq
+        self.next_seq = seq
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def _write(self, data: bytes) -> None:
         """Write at the end of the log; extend the file with zeros ahead of it, so that a sync has no new size to record."""
-        end = self._end + len(data)
+        offset = self._end
+        end = offset + len(data)
         if end > self._allocated:
             step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
             self._allocated = max(end, self._allocated + step)
-            self._write_all(data + bytes(self._allocated - end), self._end)
-        else:
-            self._write_all(data, self._end)
+            data += bytes(self._allocated - end)
+        written = self._fs.pwrite(self._handle, data, offset)
+        if written < len(data):
+            self._write_rest(data, offset, written)
         self._end = end
         if failpoints.active:
             failpoints.hit("wal.written")
 
-    def _write_all(self, data: bytes, offset: int) -> None:
-        written = self._fs.pwrite(self._handle, data, offset)
+    def _write_rest(self, data: bytes, offset: int, written: int) -> None:
         while written < len(data):
             more = self._fs.pwrite(self._handle, data[written:], offset + written)
             if not more:
@@ -324,6 +329,7 @@ class Log:
         raise AssertionError("unreachable") from exc
 
     def _poison_with(self, what: str, exc: BaseException) -> None:
+        self.usable = False
         if self._poison is None:
             self._cause = exc
             self._poison = (
@@ -381,15 +387,10 @@ class Log:
         """Whether an append waits for a sync by default: the level is ``"power"``."""
         return self._power
 
-    @property
-    def next_seq(self) -> int:
-        """The sequence number that the next written record will have."""
-        return self._seq
-
     def head(self) -> tuple[bytes, int, bytes]:
         """Return the log's uuid, its number of records and the seal's last tag (empty without a seal)."""
         with self._guard:
-            return self.header.uuid, self._seq, b"" if self._seal is None else self._seal.head
+            return self.header.uuid, self.next_seq, b"" if self._seal is None else self._seal.head
 
     # --- compaction and close ------------------------------------------------------------------------------------------------
 
@@ -424,16 +425,16 @@ class Log:
         self.header = header
         if self._seal is not None:
             self._seal.head = header.to_bytes()
-        self._seq, self._durable, self._end, self._allocated = 0, 0, HEADER_SIZE, HEADER_SIZE
+        self.next_seq, self._durable, self._end, self._allocated = 0, 0, HEADER_SIZE, HEADER_SIZE
         for payload in payloads:
             # nobody sees the file before it is synced, so each record may say that all before it are durable
-            self._durable = self._seq
+            self._durable = self.next_seq
             self._write(self._frames([payload]))
         self._fs.sync(handle)
         self._fs.replace(self.path + ".compact", self.path)
         self._fs.sync_dir(os.path.dirname(self.path))
         self._fs.close(previous)
-        self._durable = self._seq
+        self._durable = self.next_seq
         self._opened_at = -1  # the new file has no CLOSE yet
         self.entries = entries
 
@@ -448,6 +449,7 @@ class Log:
         with self._guard:
             if self._closed:
                 return
+            self.usable = False
             self._closed = True  # from here on nothing is queued by a thread that outlives the run
         try:
             if self._poison is None:
@@ -463,7 +465,7 @@ class Log:
             with self._guard:
                 self._check_whole()
                 busy = self._waiters or self._leader not in (0, threading.get_ident())
-                if not busy and not self._queue and self._durable == self._seq:
+                if not busy and not self._queue and self._durable == self.next_seq:
                     return
                 last = self._last()
                 me = self._join()
@@ -471,6 +473,7 @@ class Log:
 
     def _let_go(self) -> None:
         with self._guard:
+            self.usable = False
             self._closed = True
             _open_logs.discard(self)
             handle, self._handle = self._handle, -1  # whoever still holds this log must not meet a file that took the number over
@@ -480,9 +483,9 @@ class Log:
     def _close_cleanly(self) -> None:
         with self._guard:
             self._check_whole()
-            if self._seq == self._opened_at and not self._allocated > self._end:
+            if self.next_seq == self._opened_at and not self._allocated > self._end:
                 return
-            if self._seq > self._opened_at:
+            if self.next_seq > self._opened_at:
                 self._queue.append((Entry(CLOSE, b"", -1, 0, -1), b""))
                 self._write_queue()
             try:
