@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from letitloop.store.directory import DirectoryStore as DirectoryStore
     from letitloop.store.directory import MemoryStore as MemoryStore
 
-_HOME = {
+_HOME = {  # of all names but the errors'
     "Codecs": "letitloop.codecs",
     "DirectoryStore": "letitloop.store.directory",
     "MemoryStore": "letitloop.store.directory",
@@ -68,37 +68,6 @@ _HOME = {
     "scope": "letitloop.runs.api",
     "step": "letitloop.runs.api",
 }
-_ERRORS = (
-    "AsyncMisuse",
-    "CodecError",
-    "DecodeError",
-    "ForeignFile",
-    "GeneratorFunction",
-    "Halt",
-    "InvalidArgument",
-    "LetItLoopError",
-    "LogCorrupt",
-    "LogError",
-    "LogLocked",
-    "LogPoisoned",
-    "LogSuspect",
-    "LogVersionError",
-    "LogWriteFailed",
-    "RecordTooLarge",
-    "RecordedError",
-    "RunFinished",
-    "RunNotFound",
-    "SchemaChanged",
-    "SealError",
-    "StepChanged",
-    "StepOutsideRun",
-    "StoreError",
-    "UnencodableError",
-    "UnknownOutcome",
-    "UnknownType",
-)
-_HOME.update(dict.fromkeys(_ERRORS, "letitloop.errors"))
-
 __all__ = [
     "AsyncMisuse",
     "CodecError",
@@ -145,11 +114,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'letitloop' has no attribute {name!r}")
     import sys
 
+    home = _HOME.get(name, "letitloop.errors")
     __import__(home)
     value = getattr(sys.modules[home], name)
     globals()[name] = value
@@ -157,4 +126,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *__all__})

@@ -143,6 +143,11 @@ class Fingerprinter:
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """See :meth:`letitloop.codecs.Codecs.fingerprint`."""
         pack = self._packer.pack
+        if len(args) == 1 and not kwargs:
+            try:
+                return sha256(pack(args[0])).digest()[:20]
+            except Exception:
+                return sha256(self.canonical(args[0])).digest()[:20]
         parts: list[bytes] = []
         for value in args:
             try:

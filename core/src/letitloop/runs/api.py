@@ -8,7 +8,7 @@ from functools import wraps
 from letitloop.errors import AsyncMisuse, InvalidArgument
 from letitloop.runs.drive_sync import call_step
 from letitloop.runs.history import Runs
-from letitloop.runs.identity import ASYNC, PLAIN, call_kind, step_kind, unwrapped
+from letitloop.runs.identity import ASYNC, PLAIN, call_kind, is_plain, step_kind, unwrapped
 from letitloop.runs.journal import Value
 from letitloop.runs.opening import Spec, open_run, prepare
 from letitloop.runs.run import Call
@@ -274,6 +274,8 @@ def step(name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **kwarg
     scope = current.get()
     if scope is None or not scope.run.active:
         scope = find_scope("step", name)
+    if is_plain(fn):  # at once: what follows is needed for other callables alone
+        return call_step(Call(scope, scope.step(name), name, fn, args, kwargs, scope.run.codecs.fingerprint(args, kwargs)))
     kind = step_kind(fn, name)
     call = Call(scope, scope.step(name), name, fn, args, kwargs, _fingerprint(scope, fn, args, kwargs))
     return call_step(call) if kind == PLAIN else _awaitable(call)

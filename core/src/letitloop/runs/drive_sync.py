@@ -28,9 +28,7 @@ def call_step(call: Call) -> object:
     """
     run = call.run
     try:
-        outcome = run.recall(call)
-        if outcome is None:
-            outcome = _carry_out(run, call)
+        outcome = run.recall(call) or _carry_out(run, call)
     except Halt as halted:
         run.halt(halted)
         raise

@@ -37,6 +37,7 @@ __all__ = [
     "enclosing",
     "escape",
     "function_goal",
+    "is_plain",
     "run_name",
     "source_fingerprint",
     "step_key",
@@ -242,6 +243,12 @@ def call_kind(fn: Callable[..., object]) -> int:
     )
 
 
+def is_plain(fn: Callable[..., object]) -> bool:
+    """Tell whether ``fn`` is a Python function or method that is neither async nor a generator."""
+    code: CodeType | None = getattr(fn, "__code__", None)
+    return code is not None and not code.co_flags & _SPECIAL
+
+
 def step_kind(fn: Callable[..., object], name: str) -> int:
     """Return a step function's :func:`call_kind`, or refuse what cannot be called.
 
@@ -251,12 +258,8 @@ def step_kind(fn: Callable[..., object], name: str) -> int:
         GeneratorFunction: it is a generator function.
     """
     code: CodeType | None = getattr(fn, "__code__", None)
-    if code is not None:
-        special = code.co_flags & _SPECIAL
-        if not special:
-            return PLAIN
-        if special == _CO_COROUTINE:
-            return ASYNC
+    if code is not None and code.co_flags & _SPECIAL in (0, _CO_COROUTINE):
+        return ASYNC if code.co_flags & _CO_COROUTINE else PLAIN
     if callable(fn):
         return call_kind(fn)
     if hasattr(fn, "__await__"):

@@ -74,6 +74,7 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
         run.log.write()
         yield Sleep(retry.delay(call.attempt))
         call.attempt += 1
+        call._steps = call._scopes = None  # each attempt counts its steps anew
         run.begin(call)
         answer = yield _INVOKE
         if failpoints.active:

@@ -7,7 +7,7 @@ from time import time
 from letitloop import failpoints
 from letitloop.errors import Halt, StepChanged, UnencodableError
 from letitloop.runs.failures import chain, encode_failure
-from letitloop.runs.identity import argument_names, step_key, unwrapped
+from letitloop.runs.identity import argument_names, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
 from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
 from letitloop.runs.scope import Counter, Scope
@@ -45,6 +45,8 @@ class Call(Scope):
     slot = -1
     recorded = False
     nested = True
+    _steps = None
+    _scopes = None
 
     def __init__(
         self,
@@ -60,7 +62,8 @@ class Call(Scope):
         self.run = scope.run
         self.scope = scope
         self.counter = counter
-        self.key = step_key(counter.base, next(counter.numbers))
+        ordinal = next(counter.numbers)
+        self.key = counter.base if ordinal == 1 else b"%b#%d" % (counter.base, ordinal)  # as step_key makes it
         self.name = name
         self.fn = fn
         self.args = args
@@ -72,9 +75,8 @@ class Call(Scope):
         active = self.counter.active
         active.append(self)
         if len(active) > 1:
-            for other in list(active):
-                if isinstance(other, Call):
-                    other.overlapped = True
+            for other in tuple(active):
+                other.overlapped = True
 
 
 class Run:
@@ -195,7 +197,6 @@ class Run:
         if not log.usable:
             log.check()
         call.prefix = call.key + b">"
-        call._steps = call._scopes = None  # each attempt counts its steps anew
         call.began = log.next_seq
         if call.slot < 0:
             call.slot = log.lock.note(call.key)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import ParamSpec, TypeVar
 
-    from letitloop.runs.run import Run
+    from letitloop.runs.run import Call, Run
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -54,7 +54,7 @@ class Counter:
                 "bytes). It was not executed."
             )
         self.numbers: Iterator[int] = count(1)
-        self.active: list[object] = []
+        self.active: list[Call] = []
 
 
 class Scope:

@@ -72,7 +72,6 @@ class _PlainRun(Run):
 
     def begin(self, call: Call) -> None:
         call.prefix = call.key + b">"
-        call._steps = call._scopes = None
 
     def ok(self, call: Call, value: object) -> bytes:
         return b""

@@ -35,6 +35,7 @@ _HEAD = 64
 _SLOT = 128
 _LENGTH = Struct("<H")
 NOTE_SIZE = _SLOT - 2
+_HEADS = [_LENGTH.pack(length) for length in range(NOTE_SIZE + 1)]
 _MAX_NOTES = 4096
 
 
@@ -102,9 +103,7 @@ class Lock:
             slot = self._free.pop()
         except IndexError:
             slot = next(self._slots)  # atomic: any thread may note
-        if len(what) > NOTE_SIZE:
-            what = what[:NOTE_SIZE]
-        self._write(slot, _LENGTH.pack(len(what)) + what)
+        self._write(slot, _HEADS[len(what)] + what if len(what) <= NOTE_SIZE else _HEADS[NOTE_SIZE] + what[:NOTE_SIZE])
         return slot
 
     def free(self, slot: int, *, recorded: bool) -> None:

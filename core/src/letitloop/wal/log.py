@@ -97,6 +97,7 @@ class Log:
         self._fs = fs
         self._handle = handle
         self._seal = seal
+        self._tag = None if seal is None else seal.tag
         self._power = sync == "power"
         self._end = found.end
         self._allocated = found.size
@@ -266,52 +267,53 @@ class Log:
     def _write_queue(self) -> None:
         """Write all queued records with one ``pwrite``; called with the guard held."""
         queue = self._queue
-        if not queue:
-            return
-        pending = [queue.popleft()]
-        while queue:
-            pending.append(queue.popleft())
+        if queue:
+            pending = [queue.popleft()]
+            while queue:
+                pending.append(queue.popleft())
+            self._write(pending)
+
+    def _write(self, records: list[tuple[Entry, bytes]]) -> None:
+        """Give records their place in the file and write them; called with the guard held."""
         try:
-            self._write(self._frames(pending))
+            offset, data = self._end, self._frames(records)
+            end = offset + len(data)
+            if end > self._allocated:
+                # with zeros ahead of it, so that the next syncs have no new size to record
+                step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
+                self._allocated = max(end, self._allocated + step)
+                data += bytes(self._allocated - end)
+            written = self._fs.pwrite(self._handle, data, offset)
+            if written < len(data):
+                self._write_rest(data, offset, written)
+            self._end = end
         except BaseException as exc:
             # an interrupted write may be half done: after it this object no longer knows what the file holds
             self._poison_with("write", exc)
             if isinstance(exc, OSError):
                 self._check_whole()
             raise
-        for entry, _ in pending:
+        if failpoints.active:
+            failpoints.hit("wal.written")
+        for entry, _ in records:
             self.entries.append(entry)
 
-    def _frames(self, pending: list[tuple[Entry, bytes]]) -> bytes:
-        """Give the queued records their place in the file and return their bytes."""
+    def _frames(self, records: list[tuple[Entry, bytes]]) -> bytes:
+        """Give records their place in the file and return their bytes."""
         salt, epoch, durable = self.header.salt, self.epoch, self._durable
-        seal = None if self._seal is None else self._seal.tag
-        seq, end = self.next_seq, self._end
+        seal = self._tag
+        seq, end = self.next_seq, self._end + FRAME_OVERHEAD - 4
         frames: list[bytes] = []
-        for entry, payload in pending:
-            data = frame(salt, entry.kind, entry.key, payload, epoch, seq, durable, seal)
-            entry.offset = end + FRAME_OVERHEAD - 4 + len(entry.key)
+        for entry, payload in records:
+            key = entry.key
+            data = frame(salt, entry.kind, key, payload, epoch, seq, durable, seal)
+            entry.offset = end + len(key)
             entry.seq = seq
             seq += 1
             end += len(data)
             frames.append(data)
         self.next_seq = seq
-        return frames[0] if len(frames) == 1 else b"".join(frames)
-
-    def _write(self, data: bytes) -> None:
-        """Write at the end of the log; extend the file with zeros ahead of it, so that a sync has no new size to record."""
-        offset = self._end
-        end = offset + len(data)
-        if end > self._allocated:
-            step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
-            self._allocated = max(end, self._allocated + step)
-            data += bytes(self._allocated - end)
-        written = self._fs.pwrite(self._handle, data, offset)
-        if written < len(data):
-            self._write_rest(data, offset, written)
-        self._end = end
-        if failpoints.active:
-            failpoints.hit("wal.written")
+        return data if len(frames) == 1 else b"".join(frames)
 
     def _write_rest(self, data: bytes, offset: int, written: int) -> None:
         while written < len(data):
@@ -426,17 +428,17 @@ class Log:
         if self._seal is not None:
             self._seal.head = header.to_bytes()
         self.next_seq, self._durable, self._end, self._allocated = 0, 0, HEADER_SIZE, HEADER_SIZE
+        self.entries = []
         for payload in payloads:
             # nobody sees the file before it is synced, so each record may say that all before it are durable
             self._durable = self.next_seq
-            self._write(self._frames([payload]))
+            self._write([payload])
         self._fs.sync(handle)
         self._fs.replace(self.path + ".compact", self.path)
         self._fs.sync_dir(os.path.dirname(self.path))
         self._fs.close(previous)
         self._durable = self.next_seq
         self._opened_at = -1  # the new file has no CLOSE yet
-        self.entries = entries
 
     def close(self) -> None:
         """Make everything durable, mark the end, cut off what was allocated ahead, and free the lock.
