@@ -45,7 +45,7 @@ class Row:
         self.note = ""
         self.raw: dict[str, Any] = {}
 
-    def judge(self, measured: float, *, note: str = "", noise: str = "", **raw: object) -> Row:
+    def judge(self, measured: float, *, note: str = "", noise: str = "", **raw: Any) -> Row:
         """Hold a figure against its bar; with a word about ``noise`` a miss proves nothing."""
         self.measured = measured
         self.raw.update(raw)
@@ -54,7 +54,7 @@ class Row:
         self.note = "; ".join(filter(None, (note, noise)))
         return self
 
-    def skip(self, why: str, measured: float | None = None, **raw: object) -> Row:
+    def skip(self, why: str, measured: float | None = None, **raw: Any) -> Row:
         """Give no verdict, and say why."""
         self.measured, self.verdict, self.note = measured, "skipped", why
         self.raw.update(raw)
@@ -129,8 +129,8 @@ class Bench:
             quiet = [number for number, raw in enumerate(found["raw"]) if raw <= limit]
         why = ""
         if len(quiet) < 5:
-            middle = median(found["raw"])
-            why = f"disk too busy to tell: raw write+fdatasync takes {min(found['raw']) * 1e6:.0f} us at best, {middle * 1e6:.0f} mostly"
+            best, middle = min(found["raw"]) * 1e6, median(found["raw"]) * 1e6
+            why = f"disk too busy to tell: raw write+fdatasync takes {best:.0f} us at best, {middle:.0f} mostly"
             quiet = list(range(len(found["raw"])))
         return {name: [results[number] for number in quiet] for name, results in found.items()}, why, found
 
@@ -155,7 +155,7 @@ class Contention:
     def __init__(self) -> None:
         self.cores = 0.0
 
-    def __enter__(self) -> Contention:
+    def __enter__(self) -> Contention:  # noqa: PYI034 - Self is not there before 3.11
         self._start = self._look()
         return self
 
@@ -169,7 +169,7 @@ class Contention:
 
     @staticmethod
     def _look() -> tuple[float, float, float]:
-        """Return the wall clock, the CPU seconds of the whole machine (0 where it can't be asked), and our own with our children's."""
+        """Return the wall clock, the whole machine's CPU seconds (0 if it can't be asked), and ours with our children's."""
         own = sum(os.times()[:4])
         try:
             ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]]

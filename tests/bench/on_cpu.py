@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -88,7 +89,7 @@ def _opening_large(bench: Bench, count: int) -> Row:
     least = {name: min(times) for name, times in found.items()}
     row = Row(f"open and index, {count:,} x 10 KB, to reading the file and one crc32", 1.5, "x")
     note = f"{least['open']:.1f} of {least['read']:.1f} ms"
-    return row.judge(least["open"] / least["read"], note=note, ms=found, others_cores=others.cores)
+    return row.judge(least["open"] / least["read"], note=note, noise=others.noise(), ms=found, others_cores=others.cores)
 
 
 def _read(path: Path) -> float:
@@ -108,7 +109,7 @@ def importing(bench: Bench) -> Iterator[Row]:
     for program in programs.values():
         _cpu_of(program)  # the bytecode is compiled, as it is for an installed distribution
     with Contention() as others:
-        found = bench.rounds({name: lambda program=program: _cpu_of(program) for name, program in programs.items()}, 21)
+        found = bench.rounds({name: partial(_cpu_of, program) for name, program in programs.items()}, 21)
     added = {name: min(found[name]) - min(found["bare"]) for name in ("import", "names")}
     row = Row("import letitloop with durable and step, over a bare interpreter, CPU", 20, "ms")
     middle = median(found["names"]) - median(found["bare"])

@@ -42,21 +42,22 @@ def _single(bench: Bench, size: str, data: bytes) -> Iterator[Row]:
         "step": lambda: median(latencies(bench.place / "single", str(bench.fresh("goal")), size, count)),
         "sqlite": lambda: median(_sqlite(bench.fresh("sqlite"), data, count)),
     }
-    found, busy, every = bench.quiet_rounds(variants, want=25, seconds=15)
+    with Contention() as others:  # a step after a sync starts with cold caches: the colder, the more others ran meanwhile
+        found, busy, every = bench.quiet_rounds(variants, want=25, seconds=15)
+    raw_us = {name: _us(times) for name, times in every.items()}
     for other, what, bar in (
         ("raw", "raw write+fdatasync on a growing file", 0.80 if size == "10 KB" else 0.95),
         ("sqlite", "an SQLite insert+commit (WAL, FULL)", 0.60),
     ):
         row = Row(f"durable step, {size}, to {what}", bar, "x")
         note = f"{median(found['step']) * 1e6:.0f} of {median(found[other]) * 1e6:.0f} us"
-        yield _told(row, ratio(found["step"], found[other]), busy, note, {name: _us(times) for name, times in every.items()})
+        yield _told(row, ratio(found["step"], found[other]), busy, note, raw_us, others)
 
 
-def _told(row: Row, measured: float, busy: str, note: str, raw_us: dict[str, Any], others: Contention | None = None) -> Row:
+def _told(row: Row, measured: float, busy: str, note: str, raw_us: dict[str, Any], others: Contention) -> Row:
     if busy:
         return row.skip(busy, measured, raw_us=raw_us)
-    noise = "" if others is None else others.noise()
-    return row.judge(measured, note=note, noise=noise, raw_us=raw_us)
+    return row.judge(measured, note=note, noise=others.noise(), raw_us=raw_us)
 
 
 def _us(seconds: list[float]) -> list[float]:
@@ -81,7 +82,9 @@ def _sqlite(path: Path, data: bytes, count: int) -> list[float]:
 
 def long_run(bench: Bench) -> Iterator[Row]:
     """The last tenth of a run against the first: nothing may grow with the log."""
-    ratios, raws, tenths = [], [], []
+    ratios: list[float] = []
+    raws: list[list[float]] = []
+    tenths: list[list[float]] = []
     end = time.perf_counter() + 25
     while len(ratios) < 5 and time.perf_counter() < end:
         times, raw = _beside(bench, 10_000)
@@ -92,7 +95,7 @@ def long_run(bench: Bench) -> Iterator[Row]:
         # the raw loop tells whether the disk was another one at the end
         ratios.append(tenths[-1][-1] / tenths[-1][0] / (raws[-1][1] / raws[-1][0]))
     row = Row("last tenth to first tenth of 10,000 steps, 1 KB", 1.2, "x")
-    found = {"tenths_us": [_us(one) for one in tenths], "raw_us": [_us(pair) for pair in raws], "ratios": ratios}
+    found: dict[str, Any] = {"tenths_us": [_us(one) for one in tenths], "raw_us": [_us(pair) for pair in raws], "ratios": ratios}
     if len(ratios) < 3:
         yield row.skip(f"disk too busy to tell: raw write+fdatasync takes {median(map(max, raws)) * 1e6:.0f} us", **found)
     else:

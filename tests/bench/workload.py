@@ -43,19 +43,12 @@ def chat_response() -> dict[str, Any]:
                 "index": 0,
                 "message": {
                     "role": "assistant",
-                    "content": text(1180),
+                    "content": text(1560),
                     "refusal": None,
-                    "tool_calls": [
-                        {
-                            "id": f"call_{number}_Qz81",
-                            "type": "function",
-                            "function": {"name": "search_orders", "arguments": text(90)},
-                        }
-                        for number in range(3)
-                    ],
+                    "tool_calls": None,
                 },
                 "logprobs": None,
-                "finish_reason": "tool_calls",
+                "finish_reason": "stop",
             }
         ],
         "usage": {

@@ -285,7 +285,8 @@ def test_the_report_is_self_contained_and_escapes_what_users_wrote(document, tmp
     assert result["brief_sha256"] in text
 
 
-def test_ctrl_c_ends_the_child(document, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_ctrl_c_and_a_closed_window_end_the_child(document, tmp_path, name):
     code = (
         "import os, signal, sys\n"
         "from letitloop.cli.demo import stage\n"
@@ -294,7 +295,7 @@ def test_ctrl_c_ends_the_child(document, tmp_path):
         "    def watch(life, event, step):\n"
         "        if event == 'returned':\n"
         "            print(life.pid, flush=True)\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"            os.kill(os.getpid(), signal.{name})\n"
         "    return real(*args, **{**kwargs, 'watch': watch})\n"
         "stage.live = live\n"
         "from letitloop.cli import main\n"
@@ -310,8 +311,8 @@ def test_ctrl_c_ends_the_child(document, tmp_path):
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1
-    assert "Aborted" in done.stderr
+    assert done.returncode == 128 + signal.Signals[name]
+    assert "Traceback" not in done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout.split()[0]), 0)
     assert list(place.iterdir()) == []

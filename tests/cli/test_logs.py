@@ -40,6 +40,14 @@ def test_a_sound_store_is_clean():
     assert {one["verdict"] for one in data("verify")} == {"clean"}
 
 
+def test_a_narrow_terminal_breaks_no_name(monkeypatch):
+    name = workflow("a-goal-with-a-name-that-is-quite-long")
+    stores.rot(name, 3)
+    monkeypatch.setenv("COLUMNS", "64")
+    lines = lil("verify", code=1).splitlines()
+    assert any(line.split() == [name, "rot"] for line in lines)
+
+
 def test_a_torn_tail_is_told_and_good():
     name = workflow()
     end = stores.torn(name).stat().st_size - 3

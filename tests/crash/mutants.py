@@ -64,7 +64,8 @@ def _format(old: str, new: str = "") -> tuple[str, str, str]:
 
 SYNC = """\
                 try:
-                    self._fs.sync(self._handle)
+                    with self._syncing:
+                        self._fs.sync(self._handle)
                 except OSError as exc:
                     self._fail("sync", exc)
 """
@@ -128,7 +129,14 @@ MUTANTS = [
         "acknowledged before its sync, which covers what was written before", "L1 power cut, append", (_log(WRITE, WRITE_LATE),)
     ),
     Mutant("waiters are woken before the sync of their batch", "L3 failing disk", (_log(SYNC_IF_NEEDED, WAKE_FIRST),)),
-    Mutant("the thread that handed the lead on leads again", "L3 failing disk", (_log("        self._leader = _PROMOTED\n"),)),
+    Mutant(
+        "the thread that handed the lead on leads again",
+        "L3 failing disk",
+        (
+            _log("        self._leader = _PROMOTED\n"),
+            _log("                    with self._syncing:\n                        self._fs", "                    self._fs"),
+        ),
+    ),
     Mutant(
         "the directory of a new log is not synced",
         "L1 power cut, append",

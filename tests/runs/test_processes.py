@@ -14,6 +14,7 @@ import textwrap
 import pytest
 
 from letitloop import (
+    LogError,
     LogLocked,
     LogPoisoned,
     Retry,
@@ -302,7 +303,7 @@ def test_a_forked_child_records_nothing_and_does_not_free_the_run(trace):
         step("before", int, 1)
 
         def child():
-            with pytest.raises(LogPoisoned, match=rf"process {os.getppid()}\b.*fork"):
+            with pytest.raises(LogError, match=rf"process {os.getppid()}\b.*fork"):
                 step("in the child", trace, "in the child")
             trace("refused")
             raise SystemExit(0)
@@ -338,7 +339,7 @@ def test_a_forked_child_that_returns_out_of_the_run_leaves_the_parent_s_alone(tr
         trace(value)
 
     finished(run)
-    assert trace.events == ["LogPoisoned", "parent"]
+    assert trace.events == ["LogError", "parent"]
     assert job() == "parent"
 
 

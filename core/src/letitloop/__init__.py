@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from letitloop.errors import RecordedError as RecordedError
     from letitloop.errors import RecordTooLarge as RecordTooLarge
     from letitloop.errors import RunFinished as RunFinished
+    from letitloop.errors import RunHalted as RunHalted
     from letitloop.errors import RunNotFound as RunNotFound
     from letitloop.errors import SchemaChanged as SchemaChanged
     from letitloop.errors import SealError as SealError
@@ -91,6 +92,7 @@ __all__ = [
     "RecordedError",
     "Retry",
     "RunFinished",
+    "RunHalted",
     "RunNotFound",
     "SchemaChanged",
     "SealError",

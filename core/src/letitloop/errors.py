@@ -28,6 +28,7 @@ __all__ = [
     "RecordTooLarge",
     "RecordedError",
     "RunFinished",
+    "RunHalted",
     "RunNotFound",
     "SchemaChanged",
     "SealError",
@@ -227,6 +228,13 @@ class RunNotFound(StoreError, LookupError):
 
 class RunFinished(LetItLoopError):
     """A finished run was called again under ``on_complete="raise"``."""
+
+
+class RunHalted(LetItLoopError):
+    """Work that :func:`~letitloop.carry` took to another thread met a :class:`Halt`; the caller of the run gets the Halt itself.
+
+    On a thread of a pool the Halt would end the worker, and whoever waits for its result would wait for ever.
+    """
 
 
 class RecordedError(LetItLoopError):

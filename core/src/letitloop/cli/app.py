@@ -6,13 +6,16 @@ A new command is a line in :data:`COMMANDS`.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from letitloop.errors import Halt, LetItLoopError
 
-__all__ = ["COMMANDS", "LazyGroup", "lil"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["COMMANDS", "LazyGroup", "close_to", "lil"]
 
 # name -> (module:attribute of the click command, the line that `lil --help` shows)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -35,7 +38,19 @@ Exit codes:
   0  done; of logs: all are good (a torn tail is: the next start cuts it off)
   1  it could not be done, or damage was found: the message says what to do
   2  the command line means nothing: unknown option, missing file, bad value
+  130  Ctrl+C
 """
+
+
+def close_to(word: str, names: Iterable[str]) -> str:
+    """Return the names that a mistyped word is close to, for a question; empty if none is.
+
+    >>> close_to("shwo", ["runs", "show"]), close_to("xyz", ["runs"])
+    ("'show'", '')
+    """
+    from difflib import get_close_matches
+
+    return " or ".join(repr(name) for name in get_close_matches(word.lower(), names, n=3, cutoff=0.6))
 
 
 class LazyGroup(click.Group):
@@ -61,6 +76,14 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name[:1].isalnum() and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            meant = close_to(name, self.list_commands(ctx))
+            if meant:
+                ctx.fail(f"No such command {name!r}. Did you mean {meant}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self.lazy[name][1]) for name in self.lazy]
         rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
@@ -73,7 +96,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except (LetItLoopError, Halt) as error:
             # every message of ours says what happened and what to do: a traceback would add nothing
-            raise click.ClickException(str(error) or type(error).__name__) from error
+            from letitloop.cli.common import message
+
+            raise click.ClickException(message(error)) from error
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted.", err=True)
+            ctx.exit(128 + 2)  # what shells expect of a program that SIGINT ended
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001  click's signature

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from letitloop.errors import Halt, LetItLoopError, RunNotFound
+from letitloop.errors import Halt, LetItLoopError, LogLocked, RunNotFound
 from letitloop.runs.history import RunInfo, describe_run, find_run
 from letitloop.runs.opening import ROOM, seal_key_from
 from letitloop.store.directory import VARIABLE, DirectoryStore, resolve_store
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from letitloop.wal.recovery import View
 
 __all__ = [
+    "EMPTY_LOG",
+    "GAP",
     "NOTE",
     "Command",
     "LogAt",
@@ -39,13 +41,17 @@ __all__ = [
     "all_runs",
     "console",
     "count",
+    "described",
+    "driver",
     "duration",
+    "fitting",
     "given_key",
     "iso",
     "json_option",
     "key_option",
     "locate",
     "log_of",
+    "message",
     "moment",
     "nothing_here",
     "open_store",
@@ -60,6 +66,12 @@ __all__ = [
 NOTE = 126
 """As much of a key as the note of a call in flight holds, in bytes."""
 
+EMPTY_LOG = "the file is empty: nothing is recorded in it, and the next start begins the run"
+"""What is said of a log of no bytes, which a power cut may leave."""
+
+GAP = 3
+"""The columns between two columns of a table."""
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
@@ -70,12 +82,28 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except (LetItLoopError, Halt) as error:
-            raise click.ClickException(plain(str(error)) or type(error).__name__) from error
+            raise click.ClickException(message(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:  # `lil runs | head`: click knows what to do
                 raise
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(f"{where}{error.strerror or error}. Nothing more was done.") from error
+
+
+def message(error: LetItLoopError | Halt) -> str:
+    """Return what an error says to somebody at a command line, in which nothing controls a terminal."""
+    if isinstance(error, LogLocked):  # its own advice is for a program
+        room, name = os.path.split(error.path)
+        room = os.path.basename(room)
+        known = name.endswith(".wal") and room in (ROOM, "threads")
+        what = error.path if not known else f"run {name[:-4]}" if room == ROOM else f"{room}/{name[:-4]}"
+        return plain(f"{what} is being driven by {driver(error.pid)}, which is alive. Nothing was changed. Wait for it to end.")
+    return plain(str(error)).replace("Name another with store= or", "Name another with --store or") or type(error).__name__
+
+
+def driver(pid: int) -> str:
+    """Name a process whose id may not be known."""
+    return f"process {pid}" if pid else "another process"
 
 
 # --- options -----------------------------------------------------------------------------------------------------------------
@@ -166,11 +194,19 @@ class LogAt:
         return left_notes(self.fs, self.path)
 
 
-def open_store(store: str | None) -> DirectoryStore:
-    """Return the store that the command line or the environment names; it need not exist."""
+def open_store(store: str | None, *, whole: bool = False) -> DirectoryStore:
+    """Return the store that the command line or the environment names.
+
+    Args:
+        store: what the command line says, if anything.
+        whole: the command is about all that is in it, so a directory that was named and is not there is a mistake: that nothing
+            was found would be no answer.
+    """
     found: Store = resolve_store(store)
     if not isinstance(found, DirectoryStore):
         raise click.ClickException(f"the store {found.location} is no directory; this command works on directories.")
+    if whole and store is not None and not os.path.exists(found.root):
+        raise click.BadParameter(f"there is no directory {found.root}.", param_hint="'--store'")
     return found
 
 
@@ -201,12 +237,56 @@ def locate(store: DirectoryStore, word: str) -> LogAt:
     return log_of(store, find_run(store, word))
 
 
-def all_runs(store: Store, names: Iterable[str] | None = None) -> list[RunInfo]:
+def described(store: DirectoryStore, name: str, seal_key: bytes | None = None) -> RunInfo:
+    """Return what is known of a run; also of one whose records have right checksums and hold what no run writes.
+
+    Raises:
+        RunNotFound: there is no run of that name.
+        SealError: the seal is broken, or the key is wrong.
+    """
+    try:
+        info = describe_run(store, name, seal_key=seal_key)
+        _make_plausible(info)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, LetItLoopError):
+            raise
+        info = RunInfo(name)
+        info.status = "damaged"
+        info.detail = f"its checksums are right, but a record is not what a run writes ({type(error).__name__}: {error})"
+    if info.status == "damaged" and _is_empty(log_of(store, name).path):
+        info.status, info.detail = "interrupted", EMPTY_LOG
+    return info
+
+
+def _make_plausible(info: RunInfo) -> None:
+    """Replace what cannot be printed or computed with, which only a damaged or made-up record holds."""
+    info.goal_id, info.function = str(info.goal_id), str(info.function)
+    info.parent = info.parent if isinstance(info.parent, str) else None
+    info.created, info.updated = _seconds(info.created), _seconds(info.updated)
+    for step in info.steps:
+        step.started, step.took = _seconds(step.started), _seconds(step.took)
+    for life in info.lives:
+        life.at, life.in_flight = _seconds(life.at), tuple(str(key) for key in life.in_flight)
+        life.pid = int(life.pid)
+
+
+def _seconds(number: float) -> float:
+    return number if 0 <= number < 1e11 else 0.0
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return os.path.getsize(path) == 0
+    except OSError:
+        return False
+
+
+def all_runs(store: DirectoryStore) -> list[RunInfo]:
     """Return what is known of the runs of a store, the newest first; one that cannot be described does not hide the others."""
     found: list[RunInfo] = []
-    for name in store.names(ROOM) if names is None else names:
+    for name in store.names(ROOM):
         try:
-            found.append(describe_run(store, name))
+            found.append(described(store, name))
         except RunNotFound:
             continue  # somebody forgot it meanwhile
         except (LetItLoopError, OSError) as error:
@@ -240,9 +320,35 @@ def console() -> Console:
     if reconfigure is not None:
         reconfigure(errors="replace")
     found = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = 140
+    columns = os.environ.get("COLUMNS", "")
+    wanted = int(columns) if columns.isdecimal() and columns.isascii() else 0
+    if wanted or not found.is_terminal:
+        # rich takes a dumb terminal for one of 80 columns, whatever COLUMNS says
+        found.size = (max(wanted, 20) if wanted else 140, found.height)
     return found
+
+
+def fitting(columns: dict[str, list[str]], width: int, give_way: Iterable[str]) -> list[str]:
+    """Return the columns of a table that fit on a line.
+
+    Args:
+        columns: each column's texts, by the column's name.
+        width: the line's columns.
+        give_way: which columns are left out, the first one first, while the rest does not fit.
+
+    >>> fitting({"run": ["sync-1"], "age": ["3 min"], "size": ["1.5 KB"]}, 16, ["size", "age"])
+    ['run', 'age']
+    """
+    from rich.cells import cell_len
+
+    room = {name: max(map(cell_len, [name, *texts])) for name, texts in columns.items()}
+    shown = list(columns)
+    for name in give_way:
+        if sum(room[one] for one in shown) + GAP * (len(shown) - 1) <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    return shown
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Any:

@@ -14,6 +14,7 @@ import click
 from letitloop.cli.common import (
     Command,
     count,
+    described,
     given_key,
     iso,
     key_option,
@@ -26,7 +27,7 @@ from letitloop.cli.common import (
 from letitloop.cli.jsonable import Tagged, base64, fields, to_json, unpack
 from letitloop.cli.runs import as_dict
 from letitloop.errors import DecodeError
-from letitloop.runs.history import describe_run, find_run
+from letitloop.runs.history import find_run
 from letitloop.runs.journal import standing
 from letitloop.runs.records import (
     ATTEMPT,
@@ -83,7 +84,7 @@ def export(*, run: str, output: str | None, raw: bool, as_json: bool, store: str
     place = open_store(store)
     at = log_of(place, find_run(place, run))
     key = given_key(key_file)
-    head = as_dict(describe_run(place, at.name, seal_key=key))
+    head = as_dict(described(place, at.name, key))
     view = at.view(key)
     try:
         if output is None:

@@ -15,6 +15,7 @@ from letitloop.cli.common import (
     key_option,
     locate,
     log_of,
+    message,
     nothing_here,
     open_store,
     plain,
@@ -128,7 +129,7 @@ def compact(*, names: tuple[str, ...], everything: bool, store: str | None, key_
 
     Results, failures, effects and lives stay. A sealed log gets a new chain: take a new head with `lil seal`.
     """
-    place, key = open_store(store), given_key(key_file)
+    place, key = open_store(store, whole=everything), given_key(key_file)
     if bool(names) == everything:
         raise click.UsageError("Name the runs, or say --all.")
     found: list[dict[str, Any]] = []
@@ -138,7 +139,7 @@ def compact(*, names: tuple[str, ...], everything: bool, store: str | None, key_
         except (LetItLoopError, Halt) as error:
             if not everything:
                 raise
-            found.append({"run": name, "skipped": str(error)})
+            found.append({"run": name, "skipped": message(error)})
     if as_json:
         print_json(found)
     elif not found:
@@ -150,7 +151,7 @@ def compact(*, names: tuple[str, ...], everything: bool, store: str | None, key_
 
 def _tell_compact(one: dict[str, Any]) -> None:
     if "skipped" in one:
-        click.echo(f"{one['run']}: left as it is: {plain(one['skipped'])}")
+        click.echo(f"{one['run']}: left as it is: {one['skipped']}")
     elif one["bytes_before"] == one["bytes_after"]:
         click.echo(f"{one['run']}: nothing to drop ({size(one['bytes_before'])})")
     else:

@@ -15,6 +15,8 @@ from letitloop.cli.common import (
     all_runs,
     console,
     count,
+    driver,
+    fitting,
     given_key,
     iso,
     json_option,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["STYLES", "as_dict", "forget", "rewind", "runs"]
 
 STYLES = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow", "damaged": "bold red"}
+_GOAL = 30  # as much of a goal as the list shows, in characters
+_ERROR = 90  # as much of an error
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604_800}
 
 
@@ -51,7 +55,7 @@ def runs(*, store: str | None, as_json: bool) -> None:
 
     LIVES counts the processes that worked on a run: more than one means that it was resumed.
     """
-    place = open_store(store)
+    place = open_store(store, whole=True)
     found = all_runs(place)
     if as_json:
         print_json([as_dict(run) for run in found])
@@ -84,31 +88,19 @@ def _print(found: list[RunInfo]) -> None:
     from rich.text import Text
 
     out = console()
-    names = {run.id for run in found}
-    goals = {run.id: run.goal_id for run in found}
     shown = _tree(found)
-    # a name is what the other commands take, so it is never cut; the goal, which names start with, gives way, then the date
-    room = out.width - max(len(run.id) + 2 * depth for run, depth in shown) - 66
-    with_goal, with_start = room >= 8, room >= -10
-    columns = ["run", *["goal"] * with_goal, "status", "steps", "lives", *["started"] * with_start, "age", "size"]
-    grid = table(*columns, right=("steps", "lives", "age", "size"))
-    if with_goal:
-        grid.columns[1].overflow, grid.columns[1].max_width = "ellipsis", min(room, 30)
-    grid.columns[0].overflow, grid.columns[0].no_wrap = "fold", False
-    for run, depth in shown:
-        goal = run.goal_id or ("(unreadable)" if run.status == "damaged" else "(no record)")
-        inside = f" (inside {goals.get(run.parent, run.parent)})" if run.parent and run.parent not in names else ""
-        grid.add_row(
-            f"{'  ' * (depth - 1)}└ {run.id}" if depth else run.id,
-            *[plain(goal + inside)] * with_goal,
-            Text(run.status, style=STYLES.get(run.status, "")),
-            f"{len(run.steps):,}",
-            str(len(run.lives) or ""),
-            *[moment(run.created, short=True)] * with_start,
-            ago(run.created),
-            size(run.size) if run.size else "",
-        )
-    out.print(grid)
+    cells = _cells(shown)
+    # a name is what the other commands take, so it is never broken; names start with the goal, which therefore gives way first
+    columns = fitting(cells, out.width, ("goal", "started", "size", "lives", "age", "steps", "status"))
+    if "status" in columns:
+        grid = table(*columns, right=("steps", "lives", "age", "size"))
+        for number, (run, _) in enumerate(shown):
+            row = [cells[name][number] for name in columns]
+            grid.add_row(*(Text(cell, style=STYLES.get(run.status, "") if cell is run.status else "") for cell in row))
+        out.print(grid)
+    else:
+        for run, _ in shown:
+            out.print(Text.assemble(run.id, "  ", (run.status, STYLES.get(run.status, ""))), soft_wrap=True)
     told = False
     for run in found:
         said = {"failed": run.error, "damaged": run.detail}.get(run.status, "")
@@ -117,7 +109,29 @@ def _print(found: list[RunInfo]) -> None:
                 out.print()
             told = True
             what = f"process {run.pid} drives it" if run.pid else plain(said)
+            if run.status == "failed" and len(what) > _ERROR:
+                what = what[: _ERROR - 1] + "… (lil show has all of it)"
             out.print(Text.assemble((run.id, "bold"), f": {what}"), soft_wrap=True)
+
+
+def _cells(shown: list[tuple[RunInfo, int]]) -> dict[str, list[str]]:
+    """Return the table's columns by their names."""
+    goals = {run.id: run.goal_id for run, _ in shown}
+    cells: dict[str, list[str]] = {name: [] for name in ("run", "goal", "status", "steps", "lives", "started", "age", "size")}
+    for run, depth in shown:
+        goal = run.goal_id or ("(unreadable)" if run.status == "damaged" else "(no record)")
+        if run.parent and run.parent not in goals:
+            goal += f" (inside {run.parent})"
+        goal = plain(goal)
+        cells["run"].append(f"{'  ' * (depth - 1)}└ {run.id}" if depth else run.id)
+        cells["goal"].append(goal if len(goal) <= _GOAL else goal[: _GOAL - 1] + "…")
+        cells["status"].append(run.status)
+        cells["steps"].append(f"{len(run.steps):,}")
+        cells["lives"].append(str(len(run.lives) or ""))
+        cells["started"].append(moment(run.created, short=True))
+        cells["age"].append(ago(run.created))
+        cells["size"].append(size(run.size) if run.size else "")
+    return cells
 
 
 def _tree(found: list[RunInfo]) -> list[tuple[RunInfo, int]]:
@@ -177,9 +191,10 @@ def forget(
 ) -> None:
     """Remove runs with all that they recorded, for good; the next such call is a new run.
 
-    Runs that were called inside a removed run are removed with it. A run that a live process drives is never removed.
+    Runs that were called inside a removed run are removed with it, and the options choose them with it alone: their results are
+    a part of what it recorded. A run that a live process drives is never removed, nor one inside it.
     """
-    place = open_store(store)
+    place = open_store(store, whole=not names)
     if not names and not (everything or finished or older_than):
         raise click.UsageError("Name the runs, or choose them with --all, --finished or --older-than.")
     if names and everything:
@@ -201,18 +216,34 @@ def forget(
         click.echo(f"removed {name}")
     for name in kept:
         click.echo(f"kept {name}: a live process drives it")
+    if names and kept:
+        sys.exit(1)
 
 
 def _chosen(place: DirectoryStore, names: tuple[str, ...], older_than: str | None, *, finished: bool) -> list[str]:
+    """Return the runs to remove, without those that go with the run around them."""
     limit = time.time() - _seconds(older_than) if older_than else None
     wanted = list(dict.fromkeys(find_run(place, name) for name in names)) if names else None
-    if limit is None and not finished:
-        return place.names("runs") if wanted is None else wanted
+    if wanted is not None and limit is None and not finished:
+        return wanted
+    known = {run.id: run for run in all_runs(place)}
     return [
-        run.id
-        for run in all_runs(place, wanted)
-        if (not finished or run.status == "finished") and (limit is None or 0 < run.updated < limit) and run.status != "running"
+        name
+        for name in (known if wanted is None else wanted)
+        if name in known
+        and (wanted is not None or known[name].parent not in known)
+        and (not finished or known[name].status == "finished")
+        and (limit is None or 0 < max(known[one].updated for one in _inside(known, name)) < limit)
+        and ((limit is None and not finished) or known[name].status != "running")
     ]
+
+
+def _inside(known: dict[str, RunInfo], name: str) -> list[str]:
+    """Return a run and the runs inside it."""
+    family = [name]
+    for one in family:
+        family += [run.id for run in known.values() if run.parent == one and run.id not in family]
+    return family
 
 
 def _seconds(text: str) -> float:
@@ -234,13 +265,32 @@ def _confirm(chosen: list[str], *, asked: bool) -> None:
 def _forget(place: DirectoryStore, chosen: list[str], *, strict: bool) -> tuple[list[str], list[str]]:
     removed: list[str] = []
     kept: list[str] = []
+    known = {run.id: run for run in all_runs(place)}
+    driven = {name: _driven(known, name) for name in chosen}
+    for name in chosen:
+        pid = driven[name]
+        if strict and pid is not None:  # before anything is removed
+            raise click.ClickException(
+                f"run {name} is being driven by {driver(pid)}, which is alive. Nothing was changed. Wait for it to end."
+            )
     for name in chosen:
         if name not in place.names("runs"):
             continue  # went with the run around it
+        if driven[name] is not None:
+            kept.append(name)
+            continue
         try:
             removed += forget_run(place, name)
-        except LogLocked:
-            if strict:
-                raise
+        except LogLocked:  # somebody took it up just now
             kept.append(name)
     return removed, kept
+
+
+def _driven(known: dict[str, RunInfo], name: str) -> int | None:
+    """Return the process that drives a run, one inside it, or one around it; None if there is none."""
+    family = _inside(known, name) if name in known else []
+    above = known[name].parent if name in known else None
+    while above in known and above not in family:
+        family.append(above)
+        above = known[above].parent
+    return next((known[one].pid for one in family if known[one].status == "running"), None)

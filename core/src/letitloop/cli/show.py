@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from letitloop.cli.common import (
+    GAP,
     NOTE,
     Command,
     ago,
     all_runs,
     console,
     count,
+    described,
     duration,
+    fitting,
     given_key,
     iso,
     json_option,
@@ -30,8 +33,9 @@ from letitloop.cli.common import (
     store_option,
     table,
 )
+from letitloop.cli.markers import Markers
 from letitloop.cli.runs import STYLES, as_dict
-from letitloop.runs.history import describe_run, find_run
+from letitloop.runs.history import find_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _MOST_ROWS = 60
-_STEP_STYLES = {"ok": "green", "failed": "red", "retried": "yellow", "effect": "magenta"}
+_MARKER_STYLES = {"effect": "magenta", "done": "magenta", "open": "yellow", "unfinished": "dim"}
+_STEP_STYLES = {"ok": "green", "failed": "red", "retried": "yellow", **_MARKER_STYLES}
+_WIDE = 80
+"""As many columns as a line needs for a timeline."""
 
 
 @click.command(cls=Command)
@@ -56,22 +63,30 @@ def show(*, run: str, traceback: bool, everything: bool, store: str | None, key_
 
     RUN is a run's name, or enough of its start. A life is one process's work on the run; the bars of the timeline stand side by
     side life by life, without the time between. With the key, the seal of a sealed log is verified.
-    """
+
+    \b
+    done        a marker's block was completed: its action happened, once
+    open        it was entered and not completed: its action may have happened
+    unfinished  an earlier attempt at the same marker
+    effect      the store's ledger does not know the marker
+    """  # noqa: D301 - a real backspace: it keeps click from re-wrapping the table
     place = open_store(store)
     at = log_of(place, find_run(place, run))
-    info = describe_run(place, at.name, seal_key=given_key(key_file))
+    info = described(place, at.name, given_key(key_file))
     recorded = {step.key.encode("utf-8", "replace")[:NOTE] for step in info.steps if step.status in ("ok", "failed")}
     flying = [note.decode("utf-8", "replace") for note in at.notes() if note not in recorded]
+    markers = Markers.of(place, info)
     children = [child.id for child in all_runs(place) if child.parent == info.id]
     if as_json:
-        print_json(_data(info, flying, children, at.path))
+        print_json(_data(info, markers, flying, children, at.path))
         return
     out = console()
-    _print_head(out, info, children, at.path, flying)
+    _print_head(out, info, markers, children, at.path, flying)
     if info.lives:
         _print_lives(out, info, flying)
     if info.steps:
-        _print_steps(out, info, everything=everything)
+        _print_steps(out, info, markers, everything=everything)
+    _print_markers(out, markers)
     _print_failures(out, info, traceback=traceback)
 
 
@@ -83,7 +98,7 @@ def _ends(info: RunInfo, flying: list[str]) -> list[tuple[str, tuple[str, ...]]]
     return ends
 
 
-def _data(info: RunInfo, flying: list[str], children: list[str], path: str) -> dict[str, Any]:
+def _data(info: RunInfo, markers: Markers, flying: list[str], children: list[str], path: str) -> dict[str, Any]:
     lives = [
         {"life": number, "at": iso(life.at), "pid": life.pid, "ended": ended, "in_flight_at_end": list(left)}
         for number, (life, (ended, left)) in enumerate(zip(info.lives, _ends(info, flying), strict=False), 1)
@@ -91,7 +106,7 @@ def _data(info: RunInfo, flying: list[str], children: list[str], path: str) -> d
     steps = [
         {
             "step": step.key,
-            "status": step.status,
+            "status": markers.status.get(step.seq, step.status),
             "seq": step.seq,
             "life": step.life,
             "started": iso(step.started),
@@ -102,10 +117,11 @@ def _data(info: RunInfo, flying: list[str], children: list[str], path: str) -> d
         }
         for step in info.steps
     ]
-    return {**as_dict(info), "path": path, "children": children, "lives": lives, "steps": steps}
+    ledger = {"markers": markers.as_data(), "ledger_error": markers.damage or None}
+    return {**as_dict(info), "path": path, "children": children, "lives": lives, "steps": steps, **ledger}
 
 
-def _print_head(out: Console, info: RunInfo, children: list[str], path: str, flying: list[str]) -> None:
+def _print_head(out: Console, info: RunInfo, markers: Markers, children: list[str], path: str, flying: list[str]) -> None:
     from rich.text import Text
 
     out.print(Text.assemble((info.id, "bold"), "  ", (info.status, STYLES.get(info.status, ""))))
@@ -121,13 +137,26 @@ def _print_head(out: Console, info: RunInfo, children: list[str], path: str, fly
         lines.append(("process", str(info.pid)))
     if flying and not info.lives:
         lines.append(("in flight", ", ".join(flying)))
-    lines += [("error", info.error), ("damage" if info.status == "damaged" else "log's end", info.detail), ("next", _advice(info))]
+    lines += [
+        ("error", info.error),
+        ("damage" if info.status == "damaged" else "log's end", info.detail),
+        ("next", _advice(info, markers)),
+    ]
     for name, text in lines:
         if text:
             out.print(Text.assemble((f"{name:<10}", "dim"), plain(text)), soft_wrap=True)
 
 
-def _advice(info: RunInfo) -> str:
+def _advice(info: RunInfo, markers: Markers) -> str:
+    uncertain = len(markers.uncertain())
+    said = [_next_start(info)]
+    if uncertain:
+        verb = "its action" if uncertain == 1 else "their actions"
+        said.append(f"{count(uncertain, 'open marker')}, see below: find out whether {verb} happened")
+    return "; ".join(part for part in said if part)
+
+
+def _next_start(info: RunInfo) -> str:
     done = sum(step.status == "ok" for step in info.steps)
     if info.status == "damaged":
         return f"lil verify {info.id}"
@@ -142,15 +171,23 @@ def _advice(info: RunInfo) -> str:
 def _print_lives(out: Console, info: RunInfo, flying: list[str]) -> None:
     from rich.text import Text
 
-    grid = table("life", "began", "pid", "records", "end", right=("life", "pid", "records"))
-    grid.columns[4].no_wrap = False
-    for number, (life, (ended, left)) in enumerate(zip(info.lives, _ends(info, flying), strict=False), 1):
+    ends = _ends(info, flying)
+    cells: dict[str, list[str]] = {"life": [], "began": [], "pid": [], "records": [], "end": []}
+    for number, (life, (ended, left)) in enumerate(zip(info.lives, ends, strict=False), 1):
+        cells["life"].append(str(number))
+        cells["began"].append(moment(life.at))
+        cells["pid"].append(str(life.pid or ""))
+        cells["records"].append(f"{sum(step.life == number for step in info.steps):,}")
+        cells["end"].append(max([ended, "in flight when", *map(plain, left)], key=len))  # a line of it: what is never broken
+    columns = fitting(cells, out.width, ("records", "pid", "began", "life"))
+    grid = table(*columns, right=("life", "pid", "records"))
+    grid.columns[-1].no_wrap, grid.columns[-1].overflow = False, "fold"
+    for number, (ended, left) in enumerate(ends):
         end = Text(ended, style=STYLES.get(ended, "cyan" if ended == "alive" else ""))
         if left:
             end.append("; in flight: " if ended == "alive" else "; in flight when it died: ", style="")
             end.append(", ".join(plain(key) for key in left), style="yellow")
-        records = sum(step.life == number for step in info.steps)
-        grid.add_row(str(number), moment(life.at), str(life.pid or ""), f"{records:,}", end)
+        grid.add_row(*(cells[name][number] for name in columns[:-1]), end)
     out.print()
     out.print(grid)
 
@@ -209,34 +246,62 @@ def _bar(step: StepInfo, spans: list[_Span | None], width: int, ink: str, edge: 
     return text
 
 
-def _print_steps(out: Console, info: RunInfo, *, everything: bool) -> None:
+def _print_steps(out: Console, info: RunInfo, markers: Markers, *, everything: bool) -> None:
+    from rich.cells import cell_len
     from rich.text import Text
 
-    grid = table("step", "status", "life", "took", "size", "timeline", right=("life", "took", "size"))
-    steps = info.steps
-    hidden = 0 if everything else max(0, len(steps) - _MOST_ROWS)
-    head = len(steps) if not hidden else _MOST_ROWS // 2
-    keys = [plain(step.key) for step in steps]
-    name = max(6, min(max(len(key) for key in keys), out.width - 60))
-    grid.columns[0].overflow, grid.columns[0].no_wrap, grid.columns[0].max_width = "fold", False, name
-    width = max(10, min(60, out.width - name - 40))
-    spans = _spans(info.lives, steps, width)
-    unicode = out.encoding.lower().startswith("utf")
-    for number, step in enumerate(steps):
-        if head <= number < head + hidden:
-            if number == head:
-                grid.add_row(f"... {hidden:,} more", "", "", "", "", "see --all", style="dim")
-            continue
-        grid.add_row(
-            keys[number],
-            Text(step.status, style=_STEP_STYLES.get(step.status, "")),
-            str(step.life),
-            duration(step.took) if step.status != "effect" else "",
-            size(step.size) if step.status != "effect" else "",
-            _bar(step, spans, width, "━" if unicode else "=", "┊" if unicode else "|"),
-        )
+    hidden = 0 if everything else max(0, len(info.steps) - _MOST_ROWS)
+    head = len(info.steps) if not hidden else _MOST_ROWS // 2
+    rows = info.steps[:head] + info.steps[head + hidden :]
+    cells = _cells(rows, markers)
+    wanted = {**cells, "timeline": [" " * 10]} if out.width >= _WIDE else cells
+    columns = fitting(wanted, out.width, ("timeline", "size", "took", "life", "status"))
+    styles = [_STEP_STYLES.get(status, "") for status in cells["status"]]
     out.print()
+    if "status" not in columns:  # no two columns fit beside each other: a name is broken only if it alone is too long
+        for number, (key, status) in enumerate(zip(cells["step"], cells["status"], strict=True)):
+            if hidden and number == head:
+                out.print(Text(f"... {hidden:,} more, see --all", style="dim"), soft_wrap=True)
+            out.print(Text.assemble(key, "  ", (status, styles[number])), soft_wrap=True)
+        return
+    grid = table(*columns, right=("life", "took", "size"))
+    timeline = columns[-1] == "timeline"
+    width = min(60, out.width - sum(GAP + max(cell_len(text) for text in [name, *cells[name]]) for name in columns[:-1]))
+    spans = _spans(info.lives, info.steps, width) if timeline else []
+    unicode = out.encoding.lower().startswith("utf")
+    for number, step in enumerate(rows):
+        if hidden and number == head:
+            grid.add_row(f"... {hidden:,} more, see --all", *[""] * (len(columns) - 1), style="dim")
+        row = [Text(cells[name][number], style=styles[number] if name == "status" else "") for name in columns if name in cells]
+        if timeline:
+            row.append(_bar(step, spans, width, "━" if unicode else "=", "┊" if unicode else "|"))
+        grid.add_row(*row)
     out.print(grid)
+
+
+def _cells(steps: list[StepInfo], markers: Markers) -> dict[str, list[str]]:
+    """Return the columns of the steps' table by their names, without the timeline."""
+    status = [markers.status.get(step.seq, step.status) for step in steps]
+    return {
+        "step": [plain(step.key) for step in steps],
+        "status": status,
+        "life": [str(step.life) for step in steps],
+        "took": [duration(step.took) if step.status != "effect" else "" for step in steps],
+        "size": [size(step.size) if step.status != "effect" else "" for step in steps],
+    }
+
+
+def _print_markers(out: Console, markers: Markers) -> None:
+    from rich.text import Text
+
+    if not (markers.damage or markers.open):
+        return
+    out.print()
+    for key, meaning in markers.lines():
+        out.print(Text.assemble(("open", "yellow"), f": {plain(key)}: {meaning}"), soft_wrap=True)
+    if markers.damage:
+        said = f"whether the markers were completed cannot be told: {plain(markers.damage)}"
+        out.print(Text(said, style="bold red"), soft_wrap=True)
 
 
 def _print_failures(out: Console, info: RunInfo, *, traceback: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from letitloop.cli.common import (
+    EMPTY_LOG,
     Command,
     LogAt,
     console,
     count,
+    fitting,
     given_key,
     json_option,
     key_option,
@@ -95,7 +98,7 @@ def verify(*, names: tuple[str, ...], head: str | None, store: str | None, key_f
     suspect  the last record is damaged; whether it was acknowledged can't be told
     rot      a record that was durable has changed; refused until it is repaired
     """  # noqa: D301 - a real backspace: it keeps click from re-wrapping the table
-    place, key = open_store(store), given_key(key_file)
+    place, key = open_store(store, whole=not names), given_key(key_file)
     wanted = _wanted_head(head, names, key)
     if names:
         found = [_named(place, name, key, wanted) for name in dict.fromkeys(names)]
@@ -163,7 +166,10 @@ def examine(at: LogAt, key: bytes | None, wanted: Head | None = None) -> Outcome
     try:
         view = _settled(at, key)
     except ForeignFile as error:
-        out.say("foreign", str(error))
+        if at.room and os.path.getsize(at.path) == 0:
+            out.say(TORN, EMPTY_LOG, "nothing")
+        else:
+            out.say("foreign", str(error))
     except LogVersionError as error:
         out.say("newer", str(error))
     except SealError as error:
@@ -263,19 +269,21 @@ def _print(found: list[Outcome]) -> None:
     from rich.text import Text
 
     out = console()
-    grid = table("log", "verdict", "records", "size", "seal", "damage at", right=("records", "size"))
-    grid.columns[0].overflow, grid.columns[0].no_wrap = "fold", False
+    cells: dict[str, list[str]] = {name: [] for name in ("log", "verdict", "records", "size", "seal", "damage at")}
     for one in found:
         facts = one.facts
-        damage = f"offset {facts['offset']:,}, record {facts['record']:,}" if "offset" in facts else ""
-        grid.add_row(
-            plain(one.log),
-            Text(one.verdict, style=_STYLES.get(one.verdict, "bold red")),
-            f"{facts['records']:,}" if "records" in facts else "",
-            size(facts["bytes"]) if "bytes" in facts else "",
-            "" if facts.get("seal") == "none" else facts.get("seal", ""),
-            damage,
-        )
+        cells["log"].append(plain(one.log))
+        cells["verdict"].append(one.verdict)
+        cells["records"].append(f"{facts['records']:,}" if "records" in facts else "")
+        cells["size"].append(size(facts["bytes"]) if "bytes" in facts else "")
+        cells["seal"].append("" if facts.get("seal") == "none" else facts.get("seal", ""))
+        cells["damage at"].append(f"offset {facts['offset']:,}, record {facts['record']:,}" if "offset" in facts else "")
+    columns = fitting(cells, out.width, ("seal", "size", "records", "damage at"))
+    grid = table(*columns, right=("records", "size"))
+    grid.columns[0].overflow, grid.columns[0].no_wrap = "fold", False  # the path of a file may be longer than any line
+    for number, one in enumerate(found):
+        style = _STYLES.get(one.verdict, "bold red")
+        grid.add_row(*(Text(cells[name][number], style=style if name == "verdict" else "") for name in columns))
     out.print(grid)
     for one in found:
         if one.verdict != CLEAN or len(found) == 1:

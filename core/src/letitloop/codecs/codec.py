@@ -131,6 +131,19 @@ class Codecs:
         """
         return self._fingerprinter.fingerprint(args, kwargs)
 
+    def tells(self, value: object) -> bool:
+        """Say whether a fingerprint tells a value from another one of its type; clients, sessions and such count by type alone.
+
+        Example:
+            >>> Codecs().tells(3), Codecs().tells(object())
+            (True, False)
+        """
+        try:
+            self._resolve_stable(value.__class__)
+        except Refused:
+            return isinstance(value, _TOLD)
+        return True
+
     if TYPE_CHECKING:
 
         @overload
@@ -279,6 +292,9 @@ def _instance_exploder(spec: Spec) -> Exploder:
     return lambda value: classes.explode(spec, value)
 
 
+_TOLD: tuple[type, ...] = (type(None), bool, int, float, str, bytes, list, dict)  # what msgpack has of its own
+
+
 def _hint(cls: type) -> str:
     """Say what can be done about a type that cannot be recorded."""
     for plain in (str, int, float, bytes, dict, list, tuple, set, frozenset):
@@ -286,6 +302,10 @@ def _hint(cls: type) -> str:
             return f"it is a subclass of {plain.__name__}; return a plain {plain.__name__}, or register it with encode= and decode="
     if issubclass(cls, BaseException):
         return "return its type's name and its text instead"
+    if hasattr(cls, "__await__"):
+        return "await it"
+    if cls.__name__ in ("function", "builtin_function_or_method", "method"):
+        return "call it, or return its name"
     if cls in (memoryview, range) or issubclass(cls, type):
         return ""
     return f"return plain data instead, or letitloop.register({cls.__name__}, encode=..., decode=...)"

@@ -63,10 +63,17 @@ class LedgerFile:
         self.owners = os.path.join(os.path.dirname(self._path), "owners")
         self._pid = os.getpid()
         self._guard = threading.Lock()
+        self._writer = -1
         try:
             self._prepare()
             self._connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, timeout=30, check_same_thread=False)
-            self._set_up()
+            try:
+                self._set_up()
+            except BaseException:
+                self._connection.close()
+                if self._writer >= 0:
+                    self.fs.close(self._writer)
+                raise
         except (OSError, sqlite3.Error) as exc:
             raise StoreError(
                 f"the ledger {path} cannot be used: {exc}. Nothing was run. It needs a local file system and write permission; a "
@@ -83,6 +90,7 @@ class LedgerFile:
         if not fs.exists(self._path):
             fs.close(fs.open(self._path, write=True, create=True))
             fs.sync_dir(os.path.dirname(self._path))
+        self._writer = fs.open(self._path + ".wlock", write=True, create=True)
 
     def _set_up(self) -> None:
         connection = self._connection
@@ -136,7 +144,13 @@ class LedgerFile:
     def row(self, query: str, values: tuple[object, ...]) -> tuple[Any, ...] | None:
         """Return the first row of a query, or None; readers take no lock."""
         with self._guard:
-            found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+            try:
+                found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+            except sqlite3.Error as exc:
+                raise StoreError(
+                    f"the ledger {self._path} could not be read: {exc}. Nothing was run. Restore it from a copy: removing it "
+                    "forgets which effects have happened."
+                ) from exc
             return found
 
     @contextmanager
@@ -144,12 +158,12 @@ class LedgerFile:
         if not self._path:
             yield
             return
-        handle = self.fs.open(self._path + ".wlock", write=True, create=True)
+        # one handle for all transactions: if an interrupt keeps the lock from being freed, the next transaction has it anyway
+        self.fs.lock(self._writer, wait=True)
         try:
-            self.fs.lock(handle, wait=True)
             yield
         finally:
-            self.fs.close(handle)
+            self.fs.unlock(self._writer)
 
     def usable(self) -> bool:
         """Tell whether this object is of this process and its file is still the one at its path."""
@@ -187,6 +201,11 @@ def open_ledger(location: str) -> LedgerFile:
 def _after_fork_in_child() -> None:
     global _opening
     _opening = threading.Lock()
+    for ledger in _open.values():
+        # the child's copy of the descriptor would keep the lock after its parent's death
+        writer, ledger._writer = ledger._writer, -1
+        if writer >= 0:
+            ledger.fs.close(writer)
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,17 +7,19 @@ the row STARTED knows that the process that started it is gone, and that nobody 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from base64 import b32encode
 from contextvars import ContextVar
 from hashlib import sha256
+from threading import get_ident
 
 from letitloop import failpoints
 from letitloop.codecs import default_codecs
 from letitloop.effects.ledger_file import LedgerFile, open_ledger
-from letitloop.errors import InvalidArgument, StepOutsideRun, UnknownOutcome
+from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, StoreError, UnknownOutcome
 from letitloop.runs.identity import escape
-from letitloop.runs.scope import current_scope, restore
+from letitloop.runs.scope import current_scope, restore, running_loop
 from letitloop.store.directory import resolve_store
 from letitloop.wal.lock import Lock
 from letitloop.wal.lock import remove as remove_lock
@@ -32,7 +34,12 @@ if TYPE_CHECKING:
     from letitloop.runs.run import Run
     from letitloop.store.protocol import Store
 
-__all__ = ["Marker", "atomic_marker"]
+__all__ = ["Marker", "MarkerState", "atomic_marker", "marker_states"]
+
+_HALTED = (
+    'It was not run again. Find out at the provider; then use on_uncertain="run" and, if it did happen, leave the block without '
+    "acting (marker.uncertain tells), which completes it."
+)
 
 _held: ContextVar[frozenset[tuple[str, str]]] = ContextVar("letitloop_markers", default=frozenset())
 
@@ -134,6 +141,8 @@ def atomic_marker(
             "in a function decorated with @durable, or pass namespace=… for a marker that is done once for all."
         )
     key = escape(name, "marker")
+    if namespace is not None:
+        escape(namespace, "marker namespace")
     if namespace is None and scope is not None and run is not None:
         key = scope.prefix.decode("utf-8", "surrogatepass") + key
         owner = f"run/{run.instance}"
@@ -159,6 +168,7 @@ class _MarkerContext:
         "_on_uncertain",
         "_run",
         "_token",
+        "_who",
     )
 
     def __init__(self, location: str, namespace: str, key: str, run: Run | None, codecs: Codecs, on_uncertain: str) -> None:
@@ -169,6 +179,7 @@ class _MarkerContext:
         self._codecs = codecs
         self._on_uncertain = on_uncertain
         self._ledger: LedgerFile | None = None
+        self._who: object = None
         self._lock: Lock | None = None
         self._marker: Marker | None = None
         self._before: tuple[object, ...] | None = None  # the row that was there when the block was entered
@@ -178,19 +189,27 @@ class _MarkerContext:
 
     def __enter__(self) -> Marker:
         self._refuse_nesting()
+        self._who = _whoever()
         marker = self._enter()
-        self._token = _held.set(_held.get() | {(self._namespace, self._key)})
+        try:
+            self._token = _held.set(_held.get() | {(self._namespace, self._key)})
+        except BaseException:  # Ctrl+C: the block is not entered, so __exit__ will not be called
+            self._undo()
+            raise
         return marker
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._token is not None:
-            restore(_held, self._token)
-        self._exit(exc)
+        try:
+            if self._token is not None:
+                restore(_held, self._token)
+        finally:
+            self._exit(exc)
 
     async def __aenter__(self) -> Marker:
         from letitloop.runs.drive_async import acquire_in_thread
 
         self._refuse_nesting()
+        self._who = _whoever()
         marker = await acquire_in_thread(self._enter, lambda _: self._undo())
         self._token = _held.set(_held.get() | {(self._namespace, self._key)})
         return marker
@@ -214,18 +233,45 @@ class _MarkerContext:
         ledger = self._ledger = open_ledger(self._location)
         done = self._completed(ledger)
         if done is not None:
+            self._tell_again()
             return done
         if self._run is not None:
             self._run.about_to_act(self._key)
         digest = sha256(f"{self._namespace}\0{self._key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
         # the kernel frees it when the process dies, so whoever holds it knows that nobody else is inside
-        self._lock = Lock.acquire(ledger.fs, os.path.join(ledger.owners, f"marker-{digest}"), wait=True)
+        self._lock = self._acquire(ledger, os.path.join(ledger.owners, f"marker-{digest}"))
         try:
             done = self._completed(ledger)  # by whoever held the lock meanwhile; a completed marker is false, and not None
             return self._start(ledger) if done is None else done
         except BaseException:
             self._release()
             raise
+
+    def _acquire(self, ledger: LedgerFile, path: str) -> Lock:
+        if running_loop() is None:
+            return Lock.acquire(ledger.fs, path, wait=True)
+        try:
+            return Lock.acquire(ledger.fs, path, wait=False)
+        except LogLocked as exc:
+            if exc.pid == os.getpid():
+                raise AsyncMisuse(
+                    f"marker {self._key!r} is held by another task or thread of this process, and waiting for it here would stop "
+                    "the event loop for ever. Its block was not executed. Use `async with atomic_marker(…)` in async code."
+                ) from None
+        return Lock.acquire(ledger.fs, path, wait=True)
+
+    def _tell_again(self) -> None:
+        """Warn, once a marker, whoever meets a marker that it has completed itself: in a loop that skips all but the first."""
+        if self._run is not None and self._run.markers.get((self._namespace, self._key)) == self._who:
+            import logging
+
+            self._run.markers.pop((self._namespace, self._key))
+            logging.getLogger("letitloop").warning(
+                "letitloop: marker %r of run %s is met again by the task that completed it, and its block is skipped: a marker is "
+                "completed once in its scope. In a loop, give each its own name, or open a scope for each item.",
+                self._key,
+                self._run.id,
+            )
 
     def _completed(self, ledger: LedgerFile) -> Marker | None:
         row = ledger.row(
@@ -242,10 +288,14 @@ class _MarkerContext:
         where = (self._namespace, self._key)
         row = self._before = ledger.row("select attempts, owner, started, error from marker where namespace=? and name=?", where)
         if row is not None and self._on_uncertain == "halt":
-            halted = UnknownOutcome(self._uncertain(row), namespace=self._namespace, key=self._key)
+            halted = UnknownOutcome(self._uncertain(row, _HALTED), namespace=self._namespace, key=self._key)
             if self._run is not None:
                 self._run.halt(halted)
             raise halted
+        if row is not None:
+            import logging  # 14 ms of import, for an action whose outcome is uncertain
+
+            logging.getLogger("letitloop").warning("letitloop: %s", self._uncertain(row, "Its block runs again."))
         if self._run is not None and self._namespace.startswith("run/"):
             self._run.effect(self._key)
         if failpoints.active:
@@ -263,15 +313,14 @@ class _MarkerContext:
         self._marker = Marker(execute=True, uncertain=row is not None, idempotency_key=key, result=None, codecs=self._codecs)
         return self._marker
 
-    def _uncertain(self, row: tuple[object, ...]) -> str:
+    def _uncertain(self, row: tuple[object, ...], what_now: str) -> str:
         attempts, owner, started, error = row
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(started)))  # type: ignore[arg-type]  # a REAL column
         how = f"its block raised {error}" if error else f"{owner} died inside its block"
         of = f"run {self._run.id}" if self._run is not None else self._namespace
         return (
             f"marker {self._key!r} of {of}: attempt {attempts} began on {at} and {how}, so its action may or may not have "
-            'happened. It was not run again. Find out at the provider; then use on_uncertain="run" and, if it did happen, leave '
-            "the block without acting (marker.uncertain tells), which completes it."
+            f"happened. {what_now}"
         )
 
     # --- the way out ---------------------------------------------------------------------------------------------------------
@@ -293,6 +342,8 @@ class _MarkerContext:
                 else:
                     text = f"{type(exc).__name__}: {exc}"[:500].encode("utf-8", "replace").decode()
                     inside.execute("update marker set error=? where namespace=? and name=?", (text, *where))
+            if exc is None and self._run is not None:
+                self._run.markers[where] = self._who
             if failpoints.active:
                 failpoints.hit("marker.done")
         finally:
@@ -320,7 +371,102 @@ class _MarkerContext:
             remove_lock(self._ledger.fs, lock)
 
 
+def _whoever() -> object:
+    """Return what stands for the task, or for the thread, that runs this."""
+    if running_loop() is not None:
+        from asyncio import current_task
+
+        return current_task()
+    return get_ident()
+
+
 def _idempotency_key(namespace: str, name: str) -> str:
     """Return 40 characters that name the action, and reveal nothing of it."""
     digest = sha256(f"lil1\0{namespace}\0{name}".encode("utf-8", "surrogatepass")).digest()
     return b32encode(digest).decode().lower()[:40]
+
+
+# --- looking at markers ------------------------------------------------------------------------------------------------------
+
+
+class MarkerState:
+    """What the ledger knows of one marker.
+
+    Attributes:
+        state: ``"DONE"``, or ``"STARTED"``: its block was entered and not completed.
+        attempts: how often its block was entered to act.
+        owner: who entered it last, ``pid N``.
+        started: when that was, in seconds since 1970-01-01 UTC.
+        finished: when it was completed, in seconds since 1970-01-01 UTC; 0 if it was not.
+        error: class and message of an exception that left the block, else empty.
+    """
+
+    __slots__ = ("attempts", "error", "finished", "owner", "started", "state")
+
+    def __init__(self, state: str, attempts: int, owner: str, started: float, finished: float, error: str) -> None:
+        self.state = state
+        self.attempts = attempts
+        self.owner = owner
+        self.started = started
+        self.finished = finished
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"<{self.state} in attempt {self.attempts}>"
+
+
+def marker_states(location: str, instance: str) -> dict[str, MarkerState]:
+    """Return what a ledger knows of a run's markers, by their keys; no ledger is made where there is none.
+
+    Args:
+        location: ``sqlite:PATH`` or ``memory:NAME``.
+        instance: the run's, as its log's first record has it.
+
+    Raises:
+        StoreError: the ledger is damaged, another program's, or cannot be read.
+    """
+    kind, _, path = location.partition(":")
+    if kind != "sqlite":
+        with open_ledger(location).transaction() as inside:
+            return _states(inside, instance)
+    if not os.path.exists(path):
+        return {}
+    log = path + "-wal"
+    try:
+        # A reader of a file in WAL mode makes -wal and -shm where they are not. If they are not, nobody writes, and the file can
+        # be read just as it is, on a read-only disk too; if a writer came meanwhile, what was read does not count.
+        if not os.path.exists(log):
+            try:
+                found = _read_states(path, instance, "immutable=1")
+            except sqlite3.Error:
+                if not os.path.exists(log):
+                    raise
+            else:
+                if not os.path.exists(log):
+                    return found
+        return _read_states(path, instance, "mode=ro")
+    except sqlite3.Error as exc:
+        raise StoreError(f"the ledger {path} cannot be read: {exc}. It was left as it is.") from exc
+
+
+def _read_states(path: str, instance: str, mode: str) -> dict[str, MarkerState]:
+    from urllib.parse import quote
+
+    connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, timeout=5)
+    try:
+        return _states(connection, instance)
+    finally:
+        connection.close()
+
+
+def _states(connection: sqlite3.Connection, instance: str) -> dict[str, MarkerState]:
+    if not connection.execute("select count(*) from sqlite_master").fetchone()[0]:
+        return {}  # its maker has made no table yet
+    rows = connection.execute(
+        "select name, state, attempts, owner, started, finished, error from marker where namespace=? order by name",
+        (f"run/{instance}",),
+    )
+    return {
+        name: MarkerState(state, attempts, owner, started, finished or 0.0, error or "")
+        for name, state, attempts, owner, started, finished, error in rows
+    }

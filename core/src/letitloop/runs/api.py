@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import wraps
+from weakref import ref
 
 from letitloop.errors import AsyncMisuse, InvalidArgument
 from letitloop.runs.drive_sync import call_step
@@ -55,6 +56,15 @@ if TYPE_CHECKING:
         def __get__(
             self: DurableFunction[Concatenate[Any, Q], R_co], instance: object, owner: type | None = None, /
         ) -> Callable[Q, R_co]: ...
+
+    class AsyncStepDecorator(Protocol):
+        """What the decorator form of :func:`async_step` returns."""
+
+        @overload
+        def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+        @overload
+        def __call__(self, fn: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 else:
 
     def overload(fn):  # noqa: ANN001, ANN202 - never seen by a type checker
@@ -177,13 +187,15 @@ def _drive_sync(spec: Spec) -> Callable[..., Any]:
         try:
             try:
                 value = fn(*args, **kwargs)
-            except Exception as exc:
+            except BaseException as exc:
                 run.fail(exc)
                 raise
             run.complete(value, started)
         finally:
-            current.reset(token)
-            run.close()
+            try:
+                current.reset(token)
+            finally:
+                run.close()
         return value
 
     return run_durably
@@ -194,25 +206,32 @@ def _drive_async(spec: Spec) -> Callable[..., Any]:
 
     @wraps(fn)
     async def run_durably(*args: Any, **kwargs: Any) -> Any:
-        from letitloop.runs.drive_async import acquire_in_thread, in_thread  # asyncio: 47 ms that sync programs do not pay
+        from letitloop.runs.drive_async import in_thread, open_in_thread  # asyncio: 47 ms that sync programs do not pay
 
         opening = prepare(spec, args, kwargs)
-        run = await acquire_in_thread(lambda: open_run(opening), lambda late: None if isinstance(late, Value) else late.close())
+        run = await open_in_thread(opening)
         if isinstance(run, Value):
             return run.value
         started = time.time()
+        abandoned = False
         token = current.set(run.root)
         try:
             try:
                 value = await fn(*args, **kwargs)
-            except Exception as exc:
+            except BaseException as exc:
+                abandoned = isinstance(exc, GeneratorExit)  # thrown away with its loop: nothing can be awaited any more
                 run.fail(exc)
                 raise
             run.complete(value, started)
         finally:
-            restore(current, token)
-            run.active = False
-            await in_thread(run.close)
+            try:
+                restore(current, token)
+            finally:
+                run.active = False
+                if abandoned or running_loop() is None:
+                    run.close()
+                else:
+                    await in_thread(run.close)
         return value
 
     return run_durably
@@ -270,7 +289,7 @@ def step(name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **kwarg
         12
     """
     if fn is None:
-        return _decorator(name, **kwargs)
+        return _decorator(name, None, **kwargs)
     scope = current.get()
     if scope is None or not scope.run.active:
         scope = find_scope("step", name)
@@ -291,17 +310,24 @@ def async_step(
 def async_step(name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
 
 
-def async_step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+@overload
+def async_step(
+    name: str, /, *, retry: Retry | None = None, key: str | Callable[..., str] | None = None, timeout: float | None = None
+) -> AsyncStepDecorator: ...
+
+
+def async_step(name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:
     """Do a step once and return a coroutine of its result, for async and plain functions alike.
 
     The step's place is reserved now, not when the coroutine is awaited. A plain function runs in a worker thread, so the event
-    loop stays free.
+    loop stays free. The decorator form ``async_step(name, retry=…, key=…, timeout=…)(fn)`` returns a function that returns such a
+    coroutine; ``timeout`` needs an async ``fn``.
 
     Args:
         name: what the step is called in this scope.
         fn: the function, async or plain.
         args: its positional arguments.
-        kwargs: its keyword arguments.
+        kwargs: its keyword arguments; in the decorator form the options of :func:`step`.
 
     Returns:
         A coroutine; errors are those of :func:`step`.
@@ -317,6 +343,8 @@ def async_step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         >>> asyncio.run(doubles())
         [0, 2, 4]
     """
+    if fn is None:
+        return _decorator(name, _awaitable, **kwargs)
     scope = find_scope("step", name)
     step_kind(fn, name)
     return _awaitable(Call(scope, scope.step(name), name, fn, args, kwargs, _fingerprint(scope, fn, args, kwargs)))
@@ -339,11 +367,15 @@ def _awaitable(call: Call) -> Coroutine[Any, Any, Any]:
     from letitloop.runs.drive_async import await_step
 
     call.activate()
-    return await_step(call)
+    coroutine = await_step(call)
+    # one that is thrown away before it is started would count as in flight for ever
+    call.started_by = ref(coroutine, lambda _: call.deactivate())
+    return coroutine
 
 
 def _decorator(
     name: str,
+    drive: Callable[[Call], Any] | None,
     *,
     retry: Retry | None = None,
     key: str | Callable[..., str] | None = None,
@@ -358,6 +390,7 @@ def _decorator(
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         is_async = step_kind(fn, name) == ASYNC
+        carry_out = drive or (_awaitable if is_async else call_step)
         if timeout is not None and not is_async:
             raise InvalidArgument(
                 f"step({name!r}, timeout={timeout}): {getattr(fn, '__qualname__', fn)!s} is a plain function, which nothing could "
@@ -378,8 +411,7 @@ def _decorator(
 
         @wraps(fn)
         def stepped(*args: Any, **kwargs: Any) -> Any:
-            call = reserve(args, kwargs)
-            return _awaitable(call) if is_async else call_step(call)
+            return carry_out(reserve(args, kwargs))
 
         return stepped
 

@@ -15,6 +15,7 @@ from letitloop.errors import AsyncMisuse, Halt, UnencodableError
 from letitloop.runs.drive_sync import invoke
 from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Failure, Value
+from letitloop.runs.opening import open_run
 from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
 from letitloop.runs.scope import carry, current, restore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
+    from letitloop.runs.opening import Opening
     from letitloop.runs.run import Call, Run
     from letitloop.wal.format import Entry
     from letitloop.wal.log import Log
@@ -114,9 +116,13 @@ class Syncer:
                 waiter.set_exception(error)
 
 
+_making = threading.Lock()
+
+
 def _syncer(run: Run) -> Syncer:
-    if run.syncer is None:
-        run.syncer = Syncer(run.log)
+    with _making:  # two threads with a loop each must not make two
+        if run.syncer is None:
+            run.syncer = Syncer(run.log)
     return run.syncer  # type: ignore[no-any-return]  # typed Any in Run, which must not import asyncio
 
 
@@ -134,8 +140,7 @@ async def await_step(call: Call) -> Any:
         if outcome is None:
             outcome = await _carry_out(run, call)
     except Halt as halted:
-        run.halt(halted)
-        raise
+        raise run.halted_at(call, halted) from halted.__cause__
     finally:
         run.finish(call, recorded=call.recorded)
     if isinstance(outcome, Value):
@@ -235,6 +240,32 @@ async def in_thread(work: Callable[[], T]) -> T:
         pending.exception()  # fetched, or it would be reported as lost
         raise cancelled
     return pending.result()
+
+
+async def open_in_thread(opening: Opening) -> Run | Value:
+    """Open a run on a thread; a task that is cancelled meanwhile leaves it closed.
+
+    The cancellation waits for an opening that waits for nobody: the caller may try again at once, and must not meet its own lock.
+    """
+
+    def close(run: Run | Value) -> None:
+        if not isinstance(run, Value):
+            run.close()
+
+    if opening.spec.on_locked == "wait":
+        return await acquire_in_thread(lambda: open_run(opening), close)
+    opened: list[Run | Value] = []
+
+    def work() -> Run | Value:
+        opened.append(open_run(opening))
+        return opened[0]
+
+    try:
+        return await in_thread(work)
+    except asyncio.CancelledError:
+        if opened:
+            await in_thread(lambda: close(opened[0]))
+        raise
 
 
 async def acquire_in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:

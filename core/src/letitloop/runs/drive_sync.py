@@ -30,8 +30,7 @@ def call_step(call: Call) -> object:
     try:
         outcome = run.recall(call) or _carry_out(run, call)
     except Halt as halted:
-        run.halt(halted)
-        raise
+        raise run.halted_at(call, halted) from halted.__cause__
     if isinstance(outcome, Value):
         return outcome.value
     raise outcome.error

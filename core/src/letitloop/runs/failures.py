@@ -1,8 +1,9 @@
 """Failures as data: an exception to bytes and back, without running its class's code.
 
-A recorded failure is its class's name, its message, its arguments and attributes where the codecs can encode them, and its
-traceback as text. It comes back as the same class if that class is already imported and everything it carried could be recorded;
-else as :class:`~letitloop.errors.RecordedError`, which names what it was.
+A recorded failure is its class's name, its message, its arguments and attributes as far as the codecs can encode them, and its
+traceback as text. It comes back as the same class if that class is already imported, so that the same ``except`` catches it; what
+it carried and could not be recorded (a response, a session) is missing, and a note says so. Where the class is gone, or would not
+say what it said, it comes back as :class:`~letitloop.errors.RecordedError`, which names what it was.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ _MAX_TRACEBACK = 20_000
 
 
 def encode_failure(exc: BaseException, codecs: Codecs) -> bytes:
-    """Turn an exception into the bytes of a failure."""
+    """Turn an exception into the bytes of a failure; whatever its class does, this raises nothing."""
+    args = [_encoded(value, codecs) for value in _arguments(exc)]
+    attributes = {name: _encoded(value, codecs) for name, value in _attributes(exc).items()}
     return codecs.encode(
         {
             "type": f"{type(exc).__module__}:{type(exc).__qualname__}",
             "text": _text(exc),
-            "args": _encoded(_arguments(exc), codecs),
-            "state": _encoded({name: value for name, value in vars(exc).items() if name != "__notes__"}, codecs),
+            "args": args,
+            "state": {name: data for name, data in attributes.items() if data is not None},
+            "lacking": [name for name, data in attributes.items() if data is None],
             "traceback": _traceback(exc),
         }
     )
@@ -51,8 +55,8 @@ def decode_failure(data: bytes, codecs: Codecs, where: str) -> Exception:
         return rebuilt
     name, text = str(recorded.get("type", "")), str(recorded.get("text", ""))
     return RecordedError(
-        f"{where} failed with {name.replace(':', '.')}: {text} (recorded earlier; the exception's class or its contents cannot be "
-        "rebuilt from data, so this stands for it)",
+        f"{where} failed with {name.replace(':', '.')}: {text} (recorded earlier; the exception's class is not imported, or it "
+        "cannot be rebuilt from data, so this stands for it)",
         type_name=name,
         text=text,
         recorded_traceback=str(recorded.get("traceback", "")),
@@ -75,24 +79,54 @@ def chain(exc: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         pending += [other for other in (one.__cause__, one.__context__) if other is not None]
-        pending += getattr(one, "exceptions", ())
+        try:
+            pending += [other for other in getattr(one, "exceptions", ()) if isinstance(other, BaseException)]
+        except Exception:  # noqa: S112 - an attribute of that name that is something else
+            continue
 
 
 def _builtin_base(cls: type[BaseException]) -> Any:
     return next(base for base in cls.__mro__ if base.__module__ == "builtins")
 
 
-def _arguments(exc: BaseException) -> object:
+def _arguments(exc: BaseException) -> tuple[object, ...]:
     """Return what the exception's builtin base was made from; ``args`` alone lacks an OSError's file name."""
     try:
-        return _builtin_base(type(exc)).__reduce__(exc)[1]
-    except Exception:
-        return exc.args
+        return tuple(_builtin_base(type(exc)).__reduce__(exc)[1])
+    except Exception:  # a class that is broken in this way is recorded by its text
+        return (exc,)
+
+
+def _attributes(exc: BaseException) -> dict[str, object]:
+    """Return an exception's attributes, those in slots too."""
+    found: dict[str, object] = {}
+    try:
+        found.update(BaseException.__getattribute__(exc, "__dict__"))
+        for name, slot in _slots(type(exc)).items():
+            try:
+                found[name] = slot.__get__(exc)
+            except AttributeError:  # never set
+                continue
+    except Exception:  # as above
+        return found
+    found.pop("__notes__", None)
+    return {name: value for name, value in found.items() if type(name) is str}
+
+
+def _slots(cls: type[BaseException]) -> dict[str, Any]:
+    """Return the slots of a class by name."""
+    return {
+        name: member
+        for base in cls.__mro__
+        if base.__module__ != "builtins"
+        for name, member in vars(base).items()
+        if type(member).__name__ == "member_descriptor"
+    }
 
 
 def _text(exc: BaseException) -> str:
     try:
-        return str(exc)
+        return "".join((str(exc),))  # a plain string, if __str__ returned a subclass
     except Exception as broken:
         return f"<str() of the exception raised {type(broken).__name__}>"
 
@@ -115,25 +149,44 @@ def _encoded(value: object, codecs: Codecs) -> bytes | None:
 
 def _rebuild(recorded: dict[str, Any], codecs: Codecs) -> Exception | None:
     cls = _find(str(recorded.get("type", "")))
-    args, state = recorded.get("args"), recorded.get("state")
-    if cls is None or not isinstance(args, bytes) or not isinstance(state, bytes):
-        return None
     try:
-        arguments: Any = codecs.decode(args)
-        attributes = as_fields(codecs.decode(state))
-    except CodecError:
+        fields = as_fields(recorded, text=str, args=list, state=dict, lacking=list)
+        values: Any = [None if data is None else codecs.decode(data) for data in fields["args"]]
+        attributes: Any = {name: codecs.decode(data) for name, data in fields["state"].items()}
+    except (CodecError, TypeError):
         return None
+    if cls is None:
+        return None
+    text, lacking = fields["text"], list(fields["lacking"])
+    whole = None not in fields["args"]
+    for arguments in [values] * whole + [[text]]:
+        exc = _made(cls, arguments, attributes)
+        if exc is not None and _text(exc) == text:
+            if not whole or arguments is not values:
+                lacking.insert(0, "args")
+            add_note: Any = getattr(exc, "add_note", None)  # 3.11 and later
+            if lacking and add_note is not None:
+                add_note(f"rebuilt from the log of an earlier run, which does not have: {', '.join(map(str, lacking))}")
+            return exc
+    return None  # it says something that is in none of what was recorded
+
+
+def _made(cls: type[Exception], arguments: list[Any], attributes: dict[str, Any]) -> Exception | None:
+    """Make an exception without running its class's ``__new__`` or ``__init__``."""
     builtin = _builtin_base(cls)
     try:
-        exc: Exception = builtin.__new__(cls, *arguments)  # never the class's own __new__ or __init__
+        exc: Exception = builtin.__new__(cls, *arguments)
         if type(exc) is not cls:
             return None
         builtin.__init__(exc, *arguments)  # sets what OSError and others keep outside args
-        vars(exc).update(attributes)
-    except Exception:
+        slots = _slots(cls)
+        for name, value in attributes.items():
+            if name in slots:
+                slots[name].__set__(exc, value)
+            else:
+                BaseException.__getattribute__(exc, "__dict__")[name] = value
+    except Exception:  # a builtin's constructor that refuses these arguments
         return None
-    if _text(exc) != recorded.get("text"):
-        return None  # it keeps something where neither args nor __dict__ shows it
     return exc
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from letitloop.codecs import default_codecs
-from letitloop.errors import CodecError, InvalidArgument, LogError, RunNotFound
+from letitloop.errors import CodecError, InvalidArgument, LogError, LogLocked, RunNotFound
 from letitloop.runs.failures import describe
 from letitloop.runs.identity import function_goal
 from letitloop.runs.journal import standing
@@ -105,6 +105,7 @@ class RunInfo:
         pid: the process that drives it now, else 0.
         size: its log's size in bytes.
         parent: the run inside which it was called, else None.
+        instance: the random name that its markers go by in the ledger; empty if its first record cannot be read.
         detail: what recovery would say of its log; empty if the log is whole.
     """
 
@@ -115,6 +116,7 @@ class RunInfo:
         "function",
         "goal_id",
         "id",
+        "instance",
         "lives",
         "parent",
         "pid",
@@ -137,6 +139,7 @@ class RunInfo:
         self.pid = 0
         self.size = 0
         self.parent: str | None = None
+        self.instance = ""
         self.detail = ""
 
     def __repr__(self) -> str:
@@ -223,17 +226,22 @@ def _read(info: RunInfo, view: View, codecs: Codecs) -> None:
             info.status, info.error = "finished", ""
             info.updated = max(info.updated, head.started + head.took)
         elif entry.kind == ENDED:
-            kind, text, _ = describe(as_fields(codecs.decode(view.read(entry)))["error"], codecs)
+            kind, text, _ = describe(as_fields(codecs.decode(view.read(entry)), error=bytes)["error"], codecs)
             info.status, info.error = "failed", f"{kind}: {text}"
 
 
 def _read_life(info: RunInfo, entry: Entry, view: View, codecs: Codecs) -> None:
-    said = as_fields(codecs.decode(view.read(entry)))
-    at = float(said["created" if entry.kind == START else "at"])
+    said: dict[str, Any] = as_fields(codecs.decode(view.read(entry)))
+    if entry.kind == START:
+        as_fields(said, goal=str, function=str, created=float, pid=int, instance=str)
+    else:
+        as_fields(said, at=float, pid=int, in_flight=list)
+    at = said["created" if entry.kind == START else "at"]
     if entry.kind == START:
         info.goal_id, info.function, info.created = said["goal"], said["function"], at
         info.parent = said.get("parent")
-    info.lives.append(Life(at, said["pid"], tuple(said.get("in_flight", ()))))
+        info.instance = str(said.get("instance", ""))
+    info.lives.append(Life(at, said["pid"], tuple(str(key) for key in said.get("in_flight", ()))))
     info.updated = max(info.updated, at)
     if info.status == "failed":
         info.status, info.error = "interrupted", ""  # it was taken up again since
@@ -258,7 +266,7 @@ def forget_run(store: Store, name: str) -> list[str]:
 
     Raises:
         RunNotFound: there is no run of that name.
-        LogLocked: a live process drives it.
+        LogLocked: a live process drives it, or a run inside it; nothing was removed.
     """
     if name not in store.names(ROOM):
         raise RunNotFound(f"there is no run {name!r} in the store {store.location}.")
@@ -266,6 +274,14 @@ def forget_run(store: Store, name: str) -> list[str]:
     parents = {run.id: run.parent for run in list_runs(store)}
     for one in family:
         family += [child for child, parent in parents.items() if parent == one and child not in family]
+    for one in family:
+        pid = store.holder(ROOM, one)
+        if pid is not None:
+            raise LogLocked(
+                f"run {one} is driven by process {pid or '(unknown)'}, which is alive. Nothing was removed. Wait for it to end.",
+                path=one,
+                pid=pid,
+            )
     for one in reversed(family):
         store.remove(ROOM, one)
     return family
@@ -301,13 +317,13 @@ def rewind_run(store: Store, name: str, step: str, *, seal_key: bytes | str | No
         wanted = step.encode("utf-8", "surrogatepass")
         first = next((entry for entry in records if entry.key == wanted), None)
         if first is None:
-            keys = list(dict.fromkeys(entry.key.decode() for entry in records))
+            keys = list(dict.fromkeys(entry.key.decode("utf-8", "replace") for entry in records))
             raise InvalidArgument(
                 f"run {name} has no step {step!r} on record; it has {', '.join(keys[:10]) or 'none'}{', …' * (len(keys) > 10)}. "
                 "Nothing was changed."
             )
         log.append(VOID, b"", pack_void(first.seq), power=True)
-        return list(dict.fromkeys(entry.key.decode() for entry in records if entry.seq >= first.seq))
+        return list(dict.fromkeys(entry.key.decode("utf-8", "replace") for entry in records if entry.seq >= first.seq))
     finally:
         log.close()
 

@@ -9,8 +9,10 @@ since people meet them in ``lil show`` and give them to ``lil rewind``::
     fetch#2          the second
     branch-1/fetch   the first "fetch" in the first scope "branch-1"
     plan>ask#3       the third "ask" called inside the step "plan"
+    plan~1f0c33ab>ask    "ask" inside the step "plan" that was called with arguments of that fingerprint; ``~1f0c33ab#2>``
+                     inside the second call of "plan" with the same ones
 
-``% / # >`` in a name are written ``%25 %2F %23 %3E``.
+``% / # > ~`` in a name are written ``%25 %2F %23 %3E %7E``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+    from letitloop.codecs import Codecs
+
 __all__ = [
     "ASYNC",
     "PLAIN",
@@ -37,6 +41,8 @@ __all__ = [
     "enclosing",
     "escape",
     "function_goal",
+    "inner_prefix",
+    "is_inside",
     "is_plain",
     "run_name",
     "source_fingerprint",
@@ -57,7 +63,7 @@ _SPECIAL = _CO_GENERATOR | _CO_COROUTINE | _CO_ITERABLE_COROUTINE | _CO_ASYNC_GE
 
 _PLAIN_VALUES = (str, bytes, int, float, complex, tuple, frozenset)
 _MAX_NAME = 512
-_ESCAPES = {"%": "%25", "/": "%2F", "#": "%23", ">": "%3E"}
+_ESCAPES = {"%": "%25", "/": "%2F", "#": "%23", ">": "%3E", "~": "%7E"}
 _SLUG = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
@@ -85,7 +91,7 @@ def escape(name: object, what: str) -> str:
         raise InvalidArgument(
             f"a {what}'s name must be text that UTF-8 can hold; {name!r} has a lone surrogate. Nothing was run."
         ) from None
-    if any(mark in name for mark in "%/#>"):
+    if any(mark in name for mark in _ESCAPES):
         return "".join(_ESCAPES.get(char, char) for char in name)
     return name
 
@@ -100,6 +106,23 @@ def base_of(key: bytes) -> bytes:
     cut = max(key.rfind(b"/"), key.rfind(b">")) + 1
     mark = key.find(b"#", cut)
     return key if mark < 0 else key[:mark]
+
+
+def inner_prefix(base: bytes, fingerprint: bytes, place: int) -> bytes:
+    """Return the path of the steps inside a step.
+
+    Args:
+        base: the step's key without its ordinal: after a crash calls of one name may come in another order.
+        fingerprint: its arguments' fingerprint.
+        place: the how-manieth call of that name and fingerprint it is, from 1.
+    """
+    mark = b"~" + fingerprint[:4].hex().encode() if fingerprint else b""
+    return base + mark + (b">" if place == 1 else b"#%d>" % place)
+
+
+def is_inside(base: bytes, key: bytes) -> bool:
+    """Tell whether the step ``key`` was called inside a step of the base ``base``."""
+    return key.startswith(base) and key[len(base) : len(base) + 1] in (b">", b"~", b"#") and b">" in key[len(base) :]
 
 
 def enclosing(prefix: bytes, key: bytes) -> bool:
@@ -179,7 +202,7 @@ def argument_names(fn: Callable[..., object], args: tuple[object, ...], kwargs: 
     return positional + sorted(kwargs)
 
 
-def bound(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+def bound(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], codecs: Codecs) -> dict[str, object]:
     """Return a call's arguments by name, without those that equal their default.
 
     So ``f(1)``, ``f(x=1)`` and ``f(1, flag=False)`` with ``flag`` false by default are one run, and a parameter that is added
@@ -192,7 +215,8 @@ def bound(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str,
     found = {f"/{name}" if i < only else name: value for i, (name, value) in enumerate(zip(names, args, strict=True))}
     found.update(kwargs)
     for name, default in _defaults(fn).items():
-        if name in found and type(found[name]) is type(default) and _equal(found[name], default):
+        # not ==, to which 1 is True, and which a class may define as it likes
+        if name in found and codecs.fingerprint((found[name],), {}) == codecs.fingerprint((default,), {}):
             del found[name]
     return found
 
@@ -208,13 +232,6 @@ def _defaults(fn: Callable[..., object]) -> dict[str, object]:
         for i, default in enumerate(defaults, first)
     }
     return named | (getattr(fn, "__kwdefaults__", None) or {})
-
-
-def _equal(one: object, other: object) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # a user's __eq__: what cannot be compared counts as given
-        return False
 
 
 def call_kind(fn: Callable[..., object]) -> int:
@@ -262,6 +279,7 @@ def step_kind(fn: Callable[..., object], name: str) -> int:
         return ASYNC if code.co_flags & _CO_COROUTINE else PLAIN
     if callable(fn):
         return call_kind(fn)
+    escape(name, "step")  # step(fn, x): the name was forgotten
     if hasattr(fn, "__await__"):
         close = getattr(fn, "close", None)
         if close is not None:

@@ -9,9 +9,9 @@ fingerprint, the inputs changed, unless that record overlapped with another call
 
 from __future__ import annotations
 
-from letitloop.errors import LogVersionError
+from letitloop.errors import DecodeError, LogVersionError
 from letitloop.runs.failures import decode_failure
-from letitloop.runs.identity import base_of, enclosing
+from letitloop.runs.identity import base_of, enclosing, is_inside
 from letitloop.runs.records import (
     ATTEMPT,
     EFFECT,
@@ -80,6 +80,13 @@ class Changed:
     def __init__(self, entry: Entry, head: Head) -> None:
         self.entry = entry
         self.head = head
+
+
+def _body_at(payload: bytes) -> int:
+    try:
+        return HEAD_SIZE + payload[1]
+    except IndexError:
+        raise DecodeError("a step's record is empty") from None
 
 
 def standing(entries: Iterable[Entry], read: Callable[[Entry], bytes], path: str) -> list[Entry]:
@@ -152,6 +159,10 @@ class Journal:
             else:
                 self._note(entry)
 
+    def steps_on_record(self) -> int:
+        """Return how many steps have a result or a failure on record."""
+        return len(self._index)
+
     def _note(self, entry: Entry) -> None:
         kind, key = entry.kind, entry.key
         if kind == FAILED:
@@ -172,7 +183,9 @@ class Journal:
 
     def description(self) -> dict[str, Any]:
         """Return what the START record says of the run; empty in a new log."""
-        return {} if self.start is None else as_fields(self._codecs.decode(self._read(self.start)))
+        if self.start is None:
+            return {}
+        return as_fields(self._codecs.decode(self._read(self.start)), goal=str, instance=str, created=float)
 
     def result(self) -> tuple[Value, Head]:
         """Return a finished run's recorded result, decoded afresh, with its record's head."""
@@ -199,7 +212,7 @@ class Journal:
         changed: Changed | None = None
         if entry is not None:
             payload = self._read(entry)
-            body_at = HEAD_SIZE + payload[1]
+            body_at = _body_at(payload)
             if payload[HEAD_SIZE:body_at] == fingerprint:
                 return self._take(key, entry, payload, body_at, prefix)
             head = unpack_head(payload)
@@ -217,7 +230,9 @@ class Journal:
             return Value(self._codecs.decode(payload[body_at:]))
         if not self.survived(entry, prefix):
             return None
-        return Failure(decode_failure(payload[body_at:], self._codecs, f"step {key.decode()!r} of run {self.run}"), entry.seq)
+        return Failure(
+            decode_failure(payload[body_at:], self._codecs, f"step {key.decode('utf-8', 'replace')!r} of run {self.run}"), entry.seq
+        )
 
     def _elsewhere(self, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | None:
         """Find a record of the same scope and name, and of these arguments, that has not answered yet."""
@@ -230,12 +245,12 @@ class Journal:
             if entry is None:
                 continue
             payload = self._read(entry)
-            body_at = HEAD_SIZE + payload[1]
+            body_at = _body_at(payload)
             if payload[HEAD_SIZE:body_at] == fingerprint:
                 return self._take(key, entry, payload, body_at, prefix)
             for other in self._others.get(key, ()):
                 payload = self._read(other)
-                body_at = HEAD_SIZE + payload[1]
+                body_at = _body_at(payload)
                 if payload[HEAD_SIZE:body_at] == fingerprint:
                     self._others[key].remove(other)
                     return Value(self._codecs.decode(payload[body_at:]))
@@ -253,13 +268,13 @@ class Journal:
         failure ended did not go on, whatever its handlers did before they raised.
         """
         for ended in self._ended:
-            if ended.seq > failed.seq and failed.seq in as_fields(self._codecs.decode(self._read(ended)))["steps"]:
+            if ended.seq > failed.seq and failed.seq in as_fields(self._codecs.decode(self._read(ended)), steps=list)["steps"]:
                 return False
-        inside = failed.key + b">"
+        base = base_of(failed.key)
         for entry in reversed(self._entries):
             if entry.seq <= failed.seq:
                 return False
-            if entry.key.startswith(inside) or not (entry.key.startswith(prefix) or enclosing(prefix, entry.key)):
+            if is_inside(base, entry.key) or not (entry.key.startswith(prefix) or enclosing(prefix, entry.key)):
                 continue
             if entry.kind == EFFECT or (entry.kind in STEP_KINDS and unpack_head(self._read(entry)).began > failed.seq):
                 return True
@@ -278,7 +293,7 @@ class Journal:
     def effects_after(self, entry: Entry, prefix: bytes) -> list[str]:
         """Return the keys of the effects that voiding a scope from a record on would take back."""
         return [
-            other.key.decode()
+            other.key.decode("utf-8", "replace")
             for other in self._entries
             if other.kind == EFFECT and other.seq >= entry.seq and other.key.startswith(prefix)
         ]

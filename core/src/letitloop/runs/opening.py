@@ -82,6 +82,11 @@ class Spec:
         self.seal_key = seal_key
         self.source = source_fingerprint(fn)
 
+    @property
+    def has_store(self) -> bool:
+        """Whether a store was named."""
+        return self._store is not None
+
     def store(self) -> Store:
         """Return the store, looked up anew: an environment variable may have been set since the function was decorated."""
         return resolve_store(self._store)
@@ -130,28 +135,46 @@ def prepare(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Openin
     """
     goal = spec.goal_id
     named = goal is not None
+    if not callable(goal):
+        _refuse_opaque_self(spec, args)
     if goal is not None and callable(goal):
         goal = goal(*args, **kwargs)
         if not is_name(goal):
             raise InvalidArgument(
                 f"goal_id of {function_goal(spec.fn)} returned {goal!r}; it has to return a string. Nothing was run."
             )
-    goal = goal or function_goal(spec.fn)
-    arguments = spec.codecs.fingerprint((), bound(spec.fn, args, kwargs))
+    goal = str.__str__(goal) if goal else function_goal(spec.fn)  # a plain string, if it is an enum's member
+    arguments = spec.codecs.fingerprint((), bound(spec.fn, args, kwargs, spec.codecs))
     around = current_scope()
     if around is not None and not around.run.active:
         around = None
     scope = None if named else around
     place = b""
     if scope is not None:
-        inner = scope.inner(goal)
+        # counted by goal and arguments: threads and tasks may arrive in another order next time
+        inner = scope.inner(f"{goal} {arguments.hex()}"[-500:])
         place = scope.run.instance.encode() + b"/" + inner.prefix
     on_complete = spec.on_complete or ("return" if named or place else "restart")
     parent = scope.run.id if scope is not None and place else None
-    opening = Opening(spec, spec.store(), goal, arguments, run_name(goal, arguments, place), parent, on_complete)
+    # a part of a run lies where the run does, unless it says otherwise
+    store = scope.run.store if scope is not None and not spec.has_store else spec.store()
+    opening = Opening(spec, store, goal, arguments, run_name(goal, arguments, place), parent, on_complete)
     if around is not None:
         opening.around, opening.opens = around.run, around.run.opens
     return opening
+
+
+def _refuse_opaque_self(spec: Spec, args: tuple[Any, ...]) -> None:
+    """Refuse a method of an object that cannot be told from another of its class: it would be handed the other's result."""
+    code = getattr(spec.fn, "__code__", None)
+    if not args or code is None or code.co_varnames[:1] != ("self",):
+        return
+    if not spec.codecs.tells(args[0]):
+        raise InvalidArgument(
+            f"{function_goal(spec.fn)} is a method, and nothing tells its object from another of {type(args[0]).__qualname__}, "
+            "whose runs it would be handed. Nothing was run. Say which run is meant with "
+            '@durable(goal_id=lambda self, …: f"…{self.id}"), or make the class a dataclass.'
+        )
 
 
 def open_run(opening: Opening) -> Run | Value:
@@ -207,6 +230,19 @@ def _refuse_itself(opening: Opening) -> None:
 
 
 def _open(opening: Opening) -> Log:
+    try:
+        return _open_log(opening)
+    except LogLocked as exc:
+        if exc.pid != os.getpid():
+            raise
+        # an opening that Ctrl+C cut short is perhaps nobody's any more, and only not yet collected
+        import gc
+
+        gc.collect()
+        return _open_log(opening)
+
+
+def _open_log(opening: Opening) -> Log:
     spec = opening.spec
     try:
         return opening.store.open_log(
@@ -236,6 +272,7 @@ def _begin(opening: Opening, log: Log, journal: Journal, description: dict[str, 
         done = journal.results(NOTE_SIZE)
         in_flight = tuple(note.decode("utf-8", "replace") for note in log.lock.left_behind if note not in done)
         source_changed = description.get("source") != spec.source
+        _tell_resumption(opening, journal, in_flight)
         resume = {"at": now, "pid": os.getpid(), "in_flight": list(in_flight)}
         log.queue(RESUME, b"", spec.codecs.encode(resume))
     else:
@@ -290,10 +327,19 @@ def _tell_recovery(log: Log, opening: Opening) -> None:
         import logging  # 14 ms of import, for a log that was damaged
 
         logging.getLogger("letitloop").warning(
-            "run %s: %s; %d bytes were cut off and kept in the store's torn folder, and that step runs again",
+            "letitloop: run %s: %s; %d bytes were cut off and kept in the store's torn folder, and that step runs again",
             opening.name,
             found.detail,
             found.tail,
+        )
+
+
+def _tell_resumption(opening: Opening, journal: Journal, in_flight: tuple[str, ...]) -> None:
+    logging = sys.modules.get("logging")
+    if logging is not None:  # a program that logs; for any other nobody would hear it
+        again = f"; in flight when its last process ended, and run again: {', '.join(in_flight)}" if in_flight else ""
+        logging.getLogger("letitloop").info(
+            "letitloop: run %s goes on with %d steps on record%s", opening.name, journal.steps_on_record(), again
         )
 
 

@@ -68,7 +68,7 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
         payload = run.failed(call, error)
         if retry is None or isinstance(error, UnencodableError) or not retry.again(error, call.attempt):
             entry = yield Append(FAILED, call.key, payload)
-            run.note_failure(error, getattr(entry, "seq", -1))
+            run.note_failure(call, error, getattr(entry, "seq", -1))
             return answer
         run.log.queue(ATTEMPT, call.key, payload)
         run.log.write()

@@ -75,6 +75,7 @@ KNOWN = frozenset(range(START, ENDED + 1))
 OVERLAPPED = 1
 _HEAD = Struct("<BBIdf")
 HEAD_SIZE = _HEAD.size
+_LATEST = 1e11  # seconds; some year after 5000
 _U64 = Struct("<Q")
 
 
@@ -123,6 +124,8 @@ def unpack_head(payload: bytes) -> Head:
     if len(payload) < HEAD_SIZE or len(payload) < HEAD_SIZE + payload[1]:
         raise DecodeError(f"a step's record of {len(payload)} bytes is too short for its head")
     flags, length, began, started, took = _HEAD.unpack_from(payload)
+    if not (abs(started) < _LATEST and 0 <= took < _LATEST):  # also false for NaN
+        raise DecodeError(f"a step's record says that it started at {started} and took {took} seconds")
     body_at = HEAD_SIZE + length
     return Head(bool(flags & OVERLAPPED), began, started, took, payload[HEAD_SIZE:body_at], body_at)
 
@@ -143,12 +146,20 @@ def unpack_void(payload: bytes) -> int:
     return int(_U64.unpack(payload)[0])
 
 
-def as_fields(value: Any) -> dict[str, Any]:
+def as_fields(value: Any, **kinds: type) -> dict[str, Any]:
     """Return a decoded body that has named fields.
 
+    Args:
+        value: the body.
+        kinds: the fields that it must have, and their types.
+
     Raises:
-        DecodeError: it has none.
+        DecodeError: it has no fields, or not these.
     """
     if not isinstance(value, dict):
         raise DecodeError(f"a record that should have named fields holds {type(value).__name__}")
-    return value  # pyright: ignore[reportUnknownVariableType]  # what the codecs return is of any type
+    fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]  # what the codecs return is of any type
+    for name, kind in kinds.items():
+        if not isinstance(fields.get(name), kind):
+            raise DecodeError(f"a record's field {name!r} should be {kind.__name__}, and is {type(fields.get(name)).__name__}")
+    return fields

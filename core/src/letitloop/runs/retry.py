@@ -48,7 +48,15 @@ class Retry:
         jitter: float = 0.1,
         on: type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] = Exception,
     ) -> None:
-        if attempts < 1 or backoff < 0 or factor < 1 or max_backoff < 0 or not 0 <= jitter <= 1:
+        numbers: tuple[object, ...] = (attempts, backoff, factor, max_backoff, jitter)
+        if (
+            not all(isinstance(number, (int, float)) for number in numbers)
+            or attempts < 1
+            or backoff < 0
+            or factor < 1
+            or max_backoff < 0
+            or not 0 <= jitter <= 1
+        ):
             raise InvalidArgument(
                 f"Retry(attempts={attempts}, backoff={backoff}, factor={factor}, max_backoff={max_backoff}, jitter={jitter}): "
                 "attempts and factor are at least 1, seconds at least 0, jitter between 0 and 1. Nothing was run."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
 from time import time
 
 from letitloop import failpoints
-from letitloop.errors import Halt, StepChanged, UnencodableError
+from letitloop.errors import Halt, LogPoisoned, StepChanged, UnencodableError
 from letitloop.runs.failures import chain, encode_failure
-from letitloop.runs.identity import argument_names, unwrapped
+from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
 from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
 from letitloop.runs.scope import Counter, Scope
@@ -26,12 +27,19 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Run"]
 
 
+def ended(exc: BaseException) -> str:
+    """Return an exception's message as a sentence that another may follow."""
+    text = str(exc)
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
 class Call(Scope):
     """One call of a step, from its reservation on; and the scope of the steps that its function calls.
 
     Attributes:
         scope: the scope that it was called in.
         key: the step's key.
+        place: how often a call of this name and fingerprint was reserved in its scope.
         attempt: the how-manieth time its function is called, those of killed processes included.
     """
 
@@ -43,7 +51,9 @@ class Call(Scope):
     began = 0
     started = 0.0
     slot = -1
+    started_by: object = None
     recorded = False
+    failed = False
     nested = True
     _steps = None
     _scopes = None
@@ -64,11 +74,22 @@ class Call(Scope):
         self.counter = counter
         ordinal = next(counter.numbers)
         self.key = counter.base if ordinal == 1 else b"%b#%d" % (counter.base, ordinal)  # as step_key makes it
+        try:
+            self.place = next(counter.alike[fingerprint])
+        except KeyError:
+            self.place = next(counter.alike.setdefault(fingerprint, count(1)))
         self.name = name
         self.fn = fn
         self.args = args
         self.kwargs = kwargs
         self.fingerprint = fingerprint
+
+    def deactivate(self) -> None:
+        """No longer count as in flight."""
+        try:
+            self.counter.active.remove(self)
+        except ValueError:  # it was not, or no longer
+            pass
 
     def activate(self) -> None:
         """Count as in flight: calls of one name in one scope that are in flight together may be recorded in any order."""
@@ -109,6 +130,7 @@ class Run:
         "instance",
         "journal",
         "log",
+        "markers",
         "outer_loop",
         "root",
         "store",
@@ -144,6 +166,7 @@ class Run:
         self.root = Scope(self)
         self.around: Run | None = None  # the run inside which this one was called
         self.outer_loop: Any = None  # the event loop that already ran when a sync run was called on its thread
+        self.markers: dict[tuple[str, str], object] = {}  # those completed in this drive, and by which thread or task
         self.syncer: Any = None  # of runs.drive_async, which imports asyncio; made by the first async step
         self._on_change = on_change
         self._source_changed = source_changed
@@ -161,7 +184,13 @@ class Run:
     """What a durable function that is called in this run does instead of opening its run; None outside tests."""
 
     def about_to_act(self, key: str) -> None:
-        """A marker that is not completed is about to act; a replay refuses here."""
+        """A marker that is not completed is about to act; a replay refuses here.
+
+        Raises:
+            Halt: one was raised in this drive and swallowed.
+        """
+        if self._halted is not None:
+            raise self._halted
 
     # --- one call ------------------------------------------------------------------------------------------------------------
 
@@ -192,11 +221,14 @@ class Run:
 
         Raises:
             LogPoisoned: what it would return could not be recorded; it must not be called.
+            Halt: one was raised in this drive and swallowed.
         """
         log = self.log
         if not log.usable:
             log.check()
-        call.prefix = call.key + b">"
+        if self._halted is not None:
+            raise self._halted  # nothing more is done in a drive that must stop
+        call.prefix = inner_prefix(call.counter.base, call.fingerprint, call.place)
         call.began = log.next_seq
         if call.slot < 0:
             call.slot = log.lock.note(call.key)
@@ -215,8 +247,9 @@ class Run:
             body = self.codecs.encode(value)
         except UnencodableError as exc:
             raise UnencodableError(
-                f"step {call.key.decode()!r} of run {self.id} was called, and its result cannot be recorded: {exc} The call has "
-                "already happened, and it will happen again when the run goes on. Let the step return data that can be recorded.",
+                f"step {call.key.decode()!r} of run {self.id} was called, and its result cannot be recorded: {ended(exc)} The call "
+                "has already happened, and it will happen again when the run goes on. Let the step return data that can be "
+                "recorded.",
                 path=exc.path,
                 type_name=exc.type_name,
             ) from exc
@@ -231,19 +264,26 @@ class Run:
         flags = OVERLAPPED if call.overlapped else 0
         return pack_head(flags, call.fingerprint, call.began, call.started, took) + encode_failure(error, self.codecs)
 
-    def note_failure(self, error: Exception, seq: int) -> None:
+    def note_failure(self, call: Call, error: Exception, seq: int) -> None:
         """Remember that a failure is on record, in case it ends the run."""
+        call.failed = True
         self._failures.append((error, seq))
 
     def finish(self, call: Call, *, recorded: bool) -> None:
-        """A call has ended; ``recorded`` tells that its result is on record, so that its note needs no wiping."""
-        try:
-            call.counter.active.remove(call)
-        except ValueError:  # it was not in flight, or no longer
-            pass
+        """A call has ended; ``recorded`` tells that its result is on record, so that its note needs no wiping.
+
+        The note of a call that was interrupted (Ctrl+C, a cancellation) stays, for the next drive to be told.
+        """
+        call.deactivate()
         if call.slot >= 0:
-            self.log.lock.free(call.slot, recorded=recorded)
+            if recorded or call.failed:
+                self.log.lock.free(call.slot, recorded=recorded)
+            else:
+                self.log.lock.keep()
             call.slot = -1
+            if self._live:
+                for key in [key for key in list(self._live) if key.startswith(call.prefix)]:
+                    self._live.pop(key, None)
 
     # --- changed inputs ------------------------------------------------------------------------------------------------------
 
@@ -302,25 +342,39 @@ class Run:
             body = self.codecs.encode(value)
         except UnencodableError as exc:
             raise UnencodableError(
-                f"run {self.id} came to its end, and its result cannot be recorded: {exc} All its steps are recorded; called "
-                "again, it replays them and returns here. Let the function return data that can be recorded.",
+                f"run {self.id} came to its end, and its result cannot be recorded: {ended(exc)} All its steps are recorded; "
+                "called again, it replays them and returns here. Let the function return data that can be recorded.",
                 path=exc.path,
                 type_name=exc.type_name,
             ) from exc
         self.log.queue(END, b"", pack_head(0, b"", 0, started, time() - started) + body)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Record that an exception left the run, and which steps it came from: those are tried again.
 
+        What is no ``Exception`` (a signal, a cancellation) is no failure of the run and is not recorded.
+
         Raises:
-            Halt: one was raised in this drive, and the program made this exception of it.
+            Halt: one was raised in this drive, and the program made this exception, or a group with it, of it.
         """
-        if self._halted is not None:
-            raise self._halted from error
-        ids = {id(one) for one in chain(error)}
+        found = list(chain(error))
+        halted = self._halted
+        if halted is not None and error is not halted and (isinstance(error, Exception) or any(one is halted for one in found)):
+            raise halted from error
+        if not isinstance(error, Exception):
+            return
+        ids = {id(one) for one in found}
         steps = [seq for one, seq in self._failures if id(one) in ids]
         origin = {"steps": steps, "at": time(), "error": encode_failure(error, self.codecs)}
         self.log.queue(ENDED, b"", self.codecs.encode(origin))
+
+    def halted_at(self, call: Call, halted: Halt) -> Halt:
+        """Remember a Halt that left a step, and return it; of a log that failed it is told which step met that."""
+        if isinstance(halted, LogPoisoned) and self._halted is None:
+            halted = LogPoisoned(f"step {call.key.decode()!r} of run {self.id} is not recorded: {halted}", path=halted.path)
+        if self._halted is None:
+            self._halted = halted
+        return halted
 
     def halt(self, halted: Halt) -> None:
         """Remember a condition that must reach the caller, in case the program swallows it."""

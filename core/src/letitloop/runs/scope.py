@@ -11,7 +11,7 @@ from contextvars import ContextVar, copy_context
 from itertools import count
 from threading import Lock
 
-from letitloop.errors import InvalidArgument, StepOutsideRun
+from letitloop.errors import Halt, InvalidArgument, RunHalted, StepOutsideRun
 from letitloop.runs.identity import escape, step_key
 
 TYPE_CHECKING = False
@@ -42,9 +42,11 @@ class Counter:
         base: the scope's path and the name.
         numbers: yields the next ordinal, from 1.
         active: the calls of that name that are reserved and have not ended.
+        alike: counts the calls of each fingerprint, for the scopes of the steps inside them: after a crash, calls may come in
+            another order, and what was recorded inside one must not answer another.
     """
 
-    __slots__ = ("active", "base", "numbers")
+    __slots__ = ("active", "alike", "base", "numbers")
 
     def __init__(self, prefix: bytes, name: str, what: str) -> None:
         self.base = prefix + escape(name, what).encode()
@@ -55,6 +57,7 @@ class Counter:
             )
         self.numbers: Iterator[int] = count(1)
         self.active: list[Call] = []
+        self.alike: dict[bytes, Iterator[int]] = {}
 
 
 class Scope:
@@ -80,6 +83,8 @@ class Scope:
         counters = self._steps
         if counters is None:
             counters = self._make()[0]
+        if type(name) is not str and isinstance(name, str):
+            name = str.__str__(name)  # a subclass may have an equality of its own
         try:
             return counters[name]
         except (KeyError, TypeError):  # TypeError: a name that cannot be hashed; escape names it
@@ -164,7 +169,8 @@ def carry(fn: Callable[P, R], /) -> Callable[P, R]:
         fn: the function that a thread or an executor is to run.
 
     Returns:
-        A function of the same signature, which may be called any number of times, concurrently too.
+        A function of the same signature, which may be called any number of times, concurrently too. A :class:`Halt` leaves it as
+        :class:`RunHalted`, an ``Exception`` that a pool's worker survives; the run's caller gets the Halt itself.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +185,13 @@ def carry(fn: Callable[P, R], /) -> Callable[P, R]:
     context = copy_context()
 
     def carried(*args: P.args, **kwargs: P.kwargs) -> R:
-        return context.copy().run(fn, *args, **kwargs)
+        try:
+            return context.copy().run(fn, *args, **kwargs)
+        except Halt as halt:
+            scope = context.get(current)
+            if scope is None:
+                raise
+            scope.run.halt(halt)
+            raise RunHalted(f"run {scope.run.id} has to stop: {halt}") from halt
 
     return carried

@@ -97,6 +97,8 @@ class DirectoryStore:
                 guarded=guarded,
                 quarantine=os.path.join(self.root, "torn"),
             )
+        except (FileExistsError, NotADirectoryError) as exc:
+            raise self._is_file() from exc
         except (LogWriteFailed, OSError) as exc:
             if isinstance(exc, FileNotFoundError) and not create:
                 raise

@@ -201,3 +201,7 @@ class FaultFs:
     def lock(self, handle: int, *, wait: bool) -> bool:
         self._before("lock")
         return self.inner.lock(handle, wait=wait)
+
+    def unlock(self, handle: int) -> None:
+        self._before("unlock")
+        self.inner.unlock(handle)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from letitloop.codecs import default_codecs
 from letitloop.errors import InvalidArgument
+from letitloop.runs.identity import inner_prefix
 from letitloop.runs.journal import Journal
 from letitloop.runs.run import Run
 from letitloop.runs.scope import current, current_scope
@@ -71,7 +72,7 @@ class _PlainRun(Run):
         return None
 
     def begin(self, call: Call) -> None:
-        call.prefix = call.key + b">"
+        call.prefix = inner_prefix(call.counter.base, call.fingerprint, call.place)
 
     def ok(self, call: Call, value: object) -> bytes:
         return b""
@@ -83,7 +84,7 @@ class _PlainRun(Run):
         if self._halted is not None:
             raise self._halted
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         pass
 
 

@@ -361,6 +361,13 @@ class SimFs:
             self._locks[node] = handle
             return True
 
+    def unlock(self, handle: int) -> None:
+        with self._lock:
+            node = self._node(handle)
+            if self._locks.get(node) == handle:
+                del self._locks[node]
+                self._lock.notify_all()
+
 
 if TYPE_CHECKING:
     _Plan = tuple[int, dict[str, int], frozenset[str], list[_Op], tuple[_Fate, ...]]

@@ -81,6 +81,10 @@ if TYPE_CHECKING:
             """Lock the file for this handle alone; return False if another handle holds it and ``wait`` is false."""
             ...
 
+        def unlock(self, handle: int) -> None:
+            """End the lock of this handle."""
+            ...
+
 
 __all__ = ["OsFs", "default_fs", "process_alive"]
 
@@ -179,6 +183,12 @@ class OsFs:
                         return False
                 else:
                     return True
+
+        def unlock(self, handle: int) -> None:
+            import msvcrt
+
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
     else:
 
         def sync_dir(self, path: str) -> None:
@@ -198,6 +208,11 @@ class OsFs:
             except BlockingIOError:
                 return False
             return True
+
+        def unlock(self, handle: int) -> None:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 class _WatchedFs(OsFs):
@@ -244,7 +259,7 @@ def process_alive(pid: int) -> bool:
         return True  # os.kill(pid, 0) would end it
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # OverflowError: no pid at all
         return False
     except PermissionError:
         return True

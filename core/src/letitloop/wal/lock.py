@@ -123,7 +123,7 @@ class Lock:
         """Leave what the previous holder left: this one worked on the log and not on the run."""
         for note in self.left_behind:
             self.note(note)
-        self._handed_on = True
+        self.keep()
 
     def release(self) -> None:
         """Let the next holder in; the notes are wiped, unless they were handed on."""
@@ -140,6 +140,18 @@ class Lock:
         _held.discard(self)
         if handle >= 0:
             self._fs.close(handle)
+
+    def __del__(self) -> None:
+        # the net under an interrupted opening or close: the lock must not outlive all who know of it
+        if getattr(self, "_handle", -1) >= 0:
+            try:
+                self.abandon()
+            except BaseException:  # noqa: S110 - nobody is left to be told
+                pass
+
+    def keep(self) -> None:
+        """Leave the notes when the lock is released: a call was interrupted, and the next holder is to be told."""
+        self._handed_on = True
 
     @property
     def held(self) -> bool:

@@ -57,6 +57,7 @@ LEVELS = ("power", "process")
 
 _SMALLEST_STEP = 8 << 10
 _LARGEST_STEP = 256 << 10
+_PATIENCE = 0.5  # seconds
 _PROMOTED = -1  # whoever was promoted leads, and has not woken up yet
 
 
@@ -105,10 +106,12 @@ class Log:
         self._durable = found.seq
         self._opened_at = found.seq
         self._guard = threading.Lock()  # all of the state above and below, and every write
+        self._syncing = threading.Lock()  # held during a sync
         self._queue: deque[tuple[Entry, bytes]] = deque()  # appended to without the guard: its own operations are atomic
         self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED while one wakes up
         self._waiters: list[_Waiter] = []
         self._poison: str | None = None
+        self._foreign = ""  # in a forked child: whose log it is
         self._cause: BaseException | None = None
         self._closed = False
         self.usable = True
@@ -217,7 +220,13 @@ class Log:
     def _await(self, me: _Waiter) -> bool:
         """Wait to be woken; tell whether this thread leads now."""
         try:
-            me.gate.acquire()
+            while not me.gate.acquire(timeout=_PATIENCE):
+                with self._guard:
+                    # A leader that is neither writing nor syncing was ended by an exception between two lines (Ctrl+C, no
+                    # memory). If it was merely slow, two lead for a moment, one sync after the other.
+                    if not me.promoted and me in self._waiters and not self._syncing.locked():
+                        self._waiters.remove(me)
+                        return True
         except BaseException:  # KeyboardInterrupt: the record stays queued, and the baton must not be lost
             with self._guard:
                 if me in self._waiters:
@@ -240,7 +249,8 @@ class Log:
                 written = self.next_seq
             if self._durable < written:
                 try:
-                    self._fs.sync(self._handle)
+                    with self._syncing:
+                        self._fs.sync(self._handle)
                 except OSError as exc:
                     self._fail("sync", exc)
                 self._durable = max(self._durable, written)
@@ -313,7 +323,7 @@ class Log:
             end += len(data)
             frames.append(data)
         self.next_seq = seq
-        return data if len(frames) == 1 else b"".join(frames)
+        return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def _write_rest(self, data: bytes, offset: int, written: int) -> None:
         while written < len(data):
@@ -341,6 +351,8 @@ class Log:
             )
 
     def _check_whole(self) -> None:
+        if self._foreign:
+            raise LogError(self._foreign, path=self.path)
         if self._poison is not None:
             raise LogPoisoned(self._poison, path=self.path) from self._cause
 
@@ -348,8 +360,8 @@ class Log:
         """Refuse what would come to nothing: work whose record this log could not take.
 
         Raises:
-            LogPoisoned: a write or sync failed earlier, or this is a forked child's copy.
-            LogError: the log is closed.
+            LogPoisoned: a write or sync failed earlier.
+            LogError: the log is closed, or this is a forked child's copy.
         """
         self._check_whole()
         if self._closed:
@@ -358,11 +370,11 @@ class Log:
     def _forked(self) -> None:
         """Make this copy of the log unusable: it belongs to the parent process."""
         self._guard = threading.Lock()  # it may have been held by a thread that does not exist here
-        self._poison = (
-            f"{self.path} belongs to process {os.getppid()}, and this is a child forked from it. Nothing was written. Return the "
-            "child's result to the parent and record it there, or start the child with subprocess or multiprocessing 'spawn'."
+        self._syncing = threading.Lock()
+        self._foreign = (
+            f"{self.path} belongs to process {os.getppid()}, and this is a child forked from it. Nothing was run or written here, "
+            "and the parent goes on undisturbed. Return the child's result to the parent, and record it there."
         )
-        self._cause = None
         self.lock.abandon()
         self._let_go()
 
@@ -372,6 +384,8 @@ class Log:
         """Return a record's payload."""
         if entry.offset < 0:
             self.write()
+        if self._handle < 0:
+            self.check()
         data = self._fs.pread(self._handle, entry.size, entry.offset)
         if len(data) != entry.size:
             raise LogCorrupt(
@@ -485,6 +499,12 @@ class Log:
     def _close_cleanly(self) -> None:
         with self._guard:
             self._check_whole()
+            if not self._fs.same_file(self._handle, self.path):
+                raise LogError(
+                    f"{self.path} was removed or renamed while it was open. The {self.next_seq} records of this run are in no "
+                    "file of that name: what was done is not recorded there. Put the file back if you still have it.",
+                    path=self.path,
+                )
             if self.next_seq == self._opened_at and not self._allocated > self._end:
                 return
             if self.next_seq > self._opened_at:
@@ -496,6 +516,14 @@ class Log:
             except OSError as exc:
                 self._poison_with("close", exc)
                 self._check_whole()
+
+    def __del__(self) -> None:
+        # the net under an interrupted opening or close: the lock must not outlive all who know of it
+        if getattr(self, "_handle", -1) >= 0:
+            try:
+                self._let_go()
+            except BaseException:  # noqa: S110 - nobody is left to be told
+                pass
 
     def abandon(self) -> None:
         """Close without writing anything more: what a killed process would leave, for tests and for giving up."""

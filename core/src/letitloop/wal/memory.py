@@ -38,11 +38,8 @@ class MemoryFs:
             return self._next
 
     def close(self, handle: int) -> None:
-        file = self._handles.pop(handle)
-        with file.released:
-            if file.holder == handle:
-                file.holder = -1
-                file.released.notify_all()
+        self.unlock(handle)
+        del self._handles[handle]
 
     def size(self, handle: int) -> int:
         return len(self._handles[handle].data)
@@ -100,3 +97,10 @@ class MemoryFs:
                 file.released.wait()
             file.holder = handle
             return True
+
+    def unlock(self, handle: int) -> None:
+        file = self._handles[handle]
+        with file.released:
+            if file.holder == handle:
+                file.holder = -1
+                file.released.notify_all()

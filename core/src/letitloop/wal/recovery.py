@@ -197,8 +197,8 @@ def _open_or_create(fs: Fs, path: str, seal_key: bytes | None, *, create: bool) 
         fs.close(handle)
     if not create:
         raise FileNotFoundError(path)
-    sealed = seal_key is not None
-    header = Header(os.urandom(16), time.time_ns(), key_id=key_id(seal_key) if seal_key is not None else bytes(8), sealed=sealed)
+    identity = bytes(8) if seal_key is None else key_id(seal_key)
+    header = Header(os.urandom(16), max(0, time.time_ns()), key_id=identity, sealed=seal_key is not None)
     if seal_key is not None:
         Seal(seal_key, header, path)  # refuse a bad key before the file exists
     handle = new_file(fs, path + ".new", header)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from letitloop.cli.app import close_to
 from letitloop.cli.demo.documents import MOST_SECTIONS, Document, DocumentError, Section, read, shipped, split, text_of
 from letitloop.cli.demo.lives import ChildFailed
 from letitloop.cli.demo.outcome import steps_of
 from letitloop.cli.demo.stage import Plan, perform
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 __all__ = ["brief", "demo"]
 
@@ -82,7 +89,7 @@ def brief(
     work = Path(tempfile.mkdtemp(prefix="lil-demo-"))
     try:
         place = _store(store) if store is not None else work / "store"
-        with contextlib.nullcontext(None) if as_json else display.progress(plan) as watch:
+        with _terminable(), contextlib.nullcontext(None) if as_json else display.progress(plan) as watch:
             outcome = perform(plan, work, place, watch)
         if report is not None:
             from letitloop.cli.demo.report import page
@@ -102,12 +109,32 @@ def brief(
         sys.exit(1)
 
 
+@contextlib.contextmanager
+def _terminable() -> Generator[None]:
+    """Let SIGTERM and SIGHUP (a window that is closed) end the block like Ctrl+C: the child is killed, the directory removed."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    here = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if here and hasattr(signal, name)]
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores SIGHUP
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _plan(documents: tuple[str, ...], kill_at: str | None) -> Plan:
     """Read the documents and find the step to kill at, before anything is run."""
     contents: list[tuple[str, bytes]] = []
     sections: list[Section] = []
     try:
         for path in documents or tuple(str(text) for text in shipped()):
+            _refuse_typo(path)
             name = "standard input" if path == "-" else Path(path).name or path
             data = read(path)
             contents.append((name, data))
@@ -122,6 +149,13 @@ def _plan(documents: tuple[str, ...], kill_at: str | None) -> Plan:
         names = "summarise#1" if last == 1 else f"summarise#1 .. summarise#{last}"
         raise InputError(f"--kill-at {kill_at}: there is no such step. The steps are split, {names}, merge and deliver")
     return Plan(contents, sections[:MOST_SECTIONS], max(0, len(sections) - MOST_SECTIONS), wanted)
+
+
+def _refuse_typo(path: str) -> None:
+    """Refuse what is no file and nearly the name of a demo."""
+    meant = "" if path == "-" or Path(path).exists() else close_to(path, demo.commands)
+    if meant:
+        raise InputError(f"there is no file {path}, and no such demo. Did you mean {meant}?")
 
 
 def _probe_report(path: Path) -> None:
