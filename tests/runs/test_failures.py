@@ -154,7 +154,7 @@ def test_work_in_another_branch_does_not_make_a_failure_survived(store):
     dying = True
     crashes(job)
     dying = False
-    assert job() in (None, "call 2")  # the design leaves it open which; no third answer
+    assert job() in (None, "call 2")  # either is right; there is no third answer
     assert flaky.calls <= 2
 
 

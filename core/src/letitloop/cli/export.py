@@ -161,7 +161,7 @@ def _meaning(kind: int, payload: bytes) -> dict[str, Any]:
             return {"steps": to_json(payload).get("steps"), "failure": _failure(error)}
         return {"value": to_json(payload)}
     if kind == VOID:
-        return {"from_seq": unpack_void(payload)}
+        return dict(zip(("from_seq", "upto_seq"), unpack_void(payload), strict=True))
     return {"value": to_json(payload)} if payload else {}
 
 

@@ -295,14 +295,14 @@ def _instance_exploder(spec: Spec) -> Exploder:
 _TOLD: tuple[type, ...] = (type(None), bool, int, float, str, bytes, list, dict)  # what msgpack has of its own
 
 
-def _hint(cls: type) -> str:
+def _hint(cls: Any) -> str:
     """Say what can be done about a type that cannot be recorded."""
     for plain in (str, int, float, bytes, dict, list, tuple, set, frozenset):
         if issubclass(cls, plain):
             return f"it is a subclass of {plain.__name__}; return a plain {plain.__name__}, or register it with encode= and decode="
     if issubclass(cls, BaseException):
         return "return its type's name and its text instead"
-    if hasattr(cls, "__await__"):
+    if "__await__" in dir(cls):
         return "await it"
     if cls.__name__ in ("function", "builtin_function_or_method", "method"):
         return "call it, or return its name"

@@ -299,6 +299,11 @@ class Unpacker:
 
         def unpack(data: Any) -> Any:
             try:
+                return unpackb(data, ext_hook=hook)
+            except (TypeError, ValueError) as error:
+                if str(error).startswith(_HOOK_FAILED):
+                    return self._other(data, error, levels)
+            try:  # a key that is no string, most likely; asked for at once, it would cost all others a tenth
                 return unpackb(data, ext_hook=hook, option=options)
             except (TypeError, ValueError) as error:
                 return self._other(data, error, levels)

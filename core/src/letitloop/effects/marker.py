@@ -18,6 +18,7 @@ from letitloop import failpoints
 from letitloop.codecs import default_codecs
 from letitloop.effects.ledger_file import LedgerFile, open_ledger
 from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, StoreError, UnknownOutcome
+from letitloop.runs.failures import text_of
 from letitloop.runs.identity import escape
 from letitloop.runs.scope import current_scope, restore, running_loop
 from letitloop.store.directory import resolve_store
@@ -340,7 +341,7 @@ class _MarkerContext:
                         (time.time(), marker._encoded, *where),
                     )
                 else:
-                    text = f"{type(exc).__name__}: {exc}"[:500].encode("utf-8", "replace").decode()
+                    text = f"{type(exc).__name__}: {text_of(exc)}"[:500].encode("utf-8", "replace").decode()
                     inside.execute("update marker set error=? where namespace=? and name=?", (text, *where))
             if exc is None and self._run is not None:
                 self._run.markers[where] = self._who

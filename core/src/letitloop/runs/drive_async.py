@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Syncer", "await_step"]
 
+_AT_ONCE = 12
+
 
 class _Batch:
     """What one event loop waits for: who waits for the next sync, and whether one is in flight."""
@@ -107,13 +109,21 @@ class Syncer:
         batch.busy = False
         if batch.waiters:
             self._kick(loop, batch)  # first, so that its sync runs while the tasks go on
-        for waiter in waiters:
-            if waiter.done():
-                continue  # cancelled
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        _wake(loop, waiters, error)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    """Wake a few tasks at a time, so that the loop looks at its sockets and timers in between."""
+    if len(waiters) > _AT_ONCE:
+        loop.call_soon(_wake, loop, waiters[_AT_ONCE:], error)
+        waiters = waiters[:_AT_ONCE]
+    for waiter in waiters:
+        if waiter.done():
+            continue  # cancelled
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
 
 
 _making = threading.Lock()
@@ -205,7 +215,7 @@ async def _invoke(call: Call) -> Value | Failure:
         return Failure(exc)
     finally:
         restore(current, token)
-    if hasattr(value, "__await__"):
+    if hasattr(value.__class__, "__await__"):
         if asyncio.iscoroutine(value):
             value.close()
         raise AsyncMisuse(

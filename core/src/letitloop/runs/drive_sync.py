@@ -90,7 +90,7 @@ def invoke(call: Call) -> Value | Failure:
         return Failure(exc)
     finally:
         current.reset(token)
-    if hasattr(value, "__await__"):
+    if hasattr(value.__class__, "__await__"):
         close = getattr(value, "close", None)
         if close is not None:
             close()  # or Python warns that it was never awaited

@@ -8,8 +8,7 @@ say what it said, it comes back as :class:`~letitloop.errors.RecordedError`, whi
 
 from __future__ import annotations
 
-import sys
-
+from letitloop.codecs.classes import find
 from letitloop.errors import CodecError, RecordedError
 from letitloop.runs.records import as_fields
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from letitloop.codecs import Codecs
 
-__all__ = ["chain", "decode_failure", "describe", "encode_failure"]
+__all__ = ["chain", "decode_failure", "describe", "encode_failure", "text_of"]
 
 _MAX_TRACEBACK = 20_000
 
@@ -32,7 +31,7 @@ def encode_failure(exc: BaseException, codecs: Codecs) -> bytes:
     return codecs.encode(
         {
             "type": f"{type(exc).__module__}:{type(exc).__qualname__}",
-            "text": _text(exc),
+            "text": text_of(exc),
             "args": args,
             "state": {name: data for name, data in attributes.items() if data is not None},
             "lacking": [name for name, data in attributes.items() if data is None],
@@ -124,7 +123,8 @@ def _slots(cls: type[BaseException]) -> dict[str, Any]:
     }
 
 
-def _text(exc: BaseException) -> str:
+def text_of(exc: BaseException) -> str:
+    """Return an exception's message; one whose class cannot say it is told so."""
     try:
         return "".join((str(exc),))  # a plain string, if __str__ returned a subclass
     except Exception as broken:
@@ -161,7 +161,7 @@ def _rebuild(recorded: dict[str, Any], codecs: Codecs) -> Exception | None:
     whole = None not in fields["args"]
     for arguments in [values] * whole + [[text]]:
         exc = _made(cls, arguments, attributes)
-        if exc is not None and _text(exc) == text:
+        if exc is not None and text_of(exc) == text:
             if not whole or arguments is not values:
                 lacking.insert(0, "args")
             add_note: Any = getattr(exc, "add_note", None)  # 3.11 and later
@@ -192,10 +192,5 @@ def _made(cls: type[Exception], arguments: list[Any], attributes: dict[str, Any]
 
 def _find(tag: str) -> type[Exception] | None:
     """Find an exception class among the modules that are imported already."""
-    module, _, qualname = tag.partition(":")
-    found: object = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    if not isinstance(found, type) or not issubclass(found, Exception) or found is RecordedError:
-        return None
-    return found if (found.__module__, found.__qualname__) == (module, qualname) else None
+    found = find(tag)
+    return found if found is not None and issubclass(found, Exception) and found is not RecordedError else None

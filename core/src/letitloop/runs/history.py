@@ -322,7 +322,7 @@ def rewind_run(store: Store, name: str, step: str, *, seal_key: bytes | str | No
                 f"run {name} has no step {step!r} on record; it has {', '.join(keys[:10]) or 'none'}{', …' * (len(keys) > 10)}. "
                 "Nothing was changed."
             )
-        log.append(VOID, b"", pack_void(first.seq), power=True)
+        log.append(VOID, b"", pack_void(first.seq, log.next_seq), power=True)
         return list(dict.fromkeys(entry.key.decode("utf-8", "replace") for entry in records if entry.seq >= first.seq))
     finally:
         log.close()

@@ -140,14 +140,17 @@ def function_goal(fn: Callable[..., object]) -> str:
     """Return the goal of a function that was given none: ``module:qualname``, with the script's stem for ``__main__``."""
     fn = unwrapped(fn, (), {})[0]
     module = getattr(fn, "__module__", None) or "unknown"
-    if module == "__main__":
-        main = sys.modules.get("__main__")
+    if module in ("__main__", "__mp_main__"):  # the second in a child that multiprocessing spawned
+        main = sys.modules.get(module)
         spec = getattr(main, "__spec__", None)
-        if spec is not None:
+        if spec is not None and spec.name != "__main__" and module == "__main__":
             module = spec.name.removesuffix(".__main__")
         else:
-            file = str(getattr(main, "__file__", None) or "interactive")
-            module = file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+            file = str(getattr(main, "__file__", None) or "interactive").replace("\\", "/")
+            folder, _, name = file.rpartition("/")
+            if name == "__main__.py":  # a zip application, or a directory that is run
+                name = folder.rpartition("/")[2] or name
+            module = name.removesuffix(".py").removesuffix(".pyz")
     return f"{module}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
 
 

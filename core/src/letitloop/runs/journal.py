@@ -2,12 +2,14 @@
 
 A journal decides and encodes; it reads records, and leaves writing them to the drivers.
 
-Recall (DESIGN, identity): the record under the step's own key with the same fingerprint answers it. Else a record of the same
+Recall: the record under the step's own key with the same fingerprint answers it. Else a record of the same
 scope and name with that fingerprint does: calls were reordered, and each record answers once. Else, if the own key holds another
 fingerprint, the inputs changed, unless that record overlapped with another call of its name. Else the call is new work.
 """
 
 from __future__ import annotations
+
+from threading import Lock
 
 from letitloop.errors import DecodeError, LogVersionError
 from letitloop.runs.failures import decode_failure
@@ -104,11 +106,12 @@ def standing(entries: Iterable[Entry], read: Callable[[Entry], bytes], path: str
     for entry in entries:
         kind = entry.kind
         if kind == VOID:
-            first, scope = unpack_void(read(entry)), entry.key
+            first, upto = unpack_void(read(entry))
+            scope = entry.key
             found = [
                 other
                 for other in found
-                if other.seq < first or not other.key.startswith(scope) or other.kind in (START, RESUME, EFFECT)
+                if not first <= other.seq < upto or not other.key.startswith(scope) or other.kind in (START, RESUME, EFFECT)
             ]
         elif kind in KNOWN:
             found.append(entry)
@@ -133,6 +136,7 @@ class Journal:
     Attributes:
         start: the START record, None in a new log.
         end: the END record of a finished run, else None.
+        upto: the seq after the last record at opening: what this drive records is never taken back by itself.
         run: the name of the run, for messages.
     """
 
@@ -142,16 +146,20 @@ class Journal:
         self._entries = standing(entries, read, path)
         self._index: dict[bytes, Entry] = {}
         self._others: dict[bytes, list[Entry]] = {}
-        self._groups: dict[bytes, list[bytes]] | None = None
+        self._alike: dict[tuple[bytes, bytes], list[Entry]] | None = None
+        self._taking = Lock()
         self._attempts: dict[bytes, int] = {}
         self.start: Entry | None = None
         self.end: Entry | None = None
         self._ended: list[Entry] = []
         self.run = ""
+        self.upto = entries[-1].seq + 1 if entries else 0
         index = self._index
         for entry in self._entries:
             kind = entry.kind
             if kind == OK:
+                if self._attempts:
+                    self._attempts.pop(entry.key, None)
                 previous = index.get(entry.key)
                 if previous is not None and previous.kind == OK:
                     self._others.setdefault(entry.key, []).append(previous)
@@ -209,57 +217,68 @@ class Journal:
         if not index:
             return None
         entry = index.get(key)
+        if entry is not None and entry.kind == OK and key not in self._others:
+            payload = self._read(entry)
+            body_at = _body_at(payload)
+            if payload[HEAD_SIZE:body_at] == fingerprint:
+                value = Value(self._codecs.decode(payload[body_at:]))  # decoded before it is taken: a record that cannot be
+                if index.pop(key, None) is entry:  # read is no finished call to forget; and of two threads one takes it
+                    return value
+        with self._taking:
+            return self._look(key, base, fingerprint, prefix)
+
+    def _look(self, key: bytes, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | Changed | None:
+        entry = self._index.get(key)
         changed: Changed | None = None
         if entry is not None:
             payload = self._read(entry)
             body_at = _body_at(payload)
             if payload[HEAD_SIZE:body_at] == fingerprint:
-                return self._take(key, entry, payload, body_at, prefix)
+                return self._take(entry, payload, body_at, prefix)
             head = unpack_head(payload)
             changed = None if head.overlapped else Changed(entry, head)
         return self._elsewhere(base, fingerprint, prefix) or changed
 
-    def _take(self, key: bytes, entry: Entry, payload: bytes, body_at: int, prefix: bytes) -> Value | Failure | None:
+    def _take(self, entry: Entry, payload: bytes, body_at: int, prefix: bytes) -> Value | Failure | None:
         """Let a record answer, once."""
-        others = self._others.get(key)
-        if others:
-            self._index[key] = others.pop()
-        else:
-            del self._index[key]
+        answer: Value | Failure | None = None
         if entry.kind == OK:
-            return Value(self._codecs.decode(payload[body_at:]))
-        if not self.survived(entry, prefix):
-            return None
-        return Failure(
-            decode_failure(payload[body_at:], self._codecs, f"step {key.decode('utf-8', 'replace')!r} of run {self.run}"), entry.seq
-        )
+            answer = Value(self._codecs.decode(payload[body_at:]))
+        elif self.survived(entry, prefix):
+            where = f"step {entry.key.decode('utf-8', 'replace')!r} of run {self.run}"
+            answer = Failure(decode_failure(payload[body_at:], self._codecs, where), entry.seq)
+        others = self._others.get(entry.key, [])
+        if entry in others:
+            others.remove(entry)
+        elif others:
+            self._index[entry.key] = others.pop()
+        else:
+            self._index.pop(entry.key, None)
+        return answer
 
     def _elsewhere(self, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | None:
         """Find a record of the same scope and name, and of these arguments, that has not answered yet."""
-        if self._groups is None:
-            self._groups = {}
-            for key in self._index:
-                self._groups.setdefault(base_of(key), []).append(key)
-        for key in self._groups.get(base, ()):
-            entry = self._index.get(key)
-            if entry is None:
-                continue
-            payload = self._read(entry)
-            body_at = _body_at(payload)
-            if payload[HEAD_SIZE:body_at] == fingerprint:
-                return self._take(key, entry, payload, body_at, prefix)
-            for other in self._others.get(key, ()):
-                payload = self._read(other)
-                body_at = _body_at(payload)
-                if payload[HEAD_SIZE:body_at] == fingerprint:
-                    self._others[key].remove(other)
-                    return Value(self._codecs.decode(payload[body_at:]))
+        if self._alike is None:  # built once, when the first call comes in another order
+            self._alike = {}
+            for entry in [*list(self._index.values()), *(other for others in self._others.values() for other in others)]:
+                found = unpack_head(self._read(entry)).fingerprint
+                self._alike.setdefault((base_of(entry.key), found), []).append(entry)
+        candidates = self._alike.get((base, fingerprint), [])
+        candidates.sort(key=lambda entry: entry.seq)
+        while candidates:
+            entry = candidates[0]
+            if self._index.get(entry.key) is entry or entry in self._others.get(entry.key, ()):
+                payload = self._read(entry)
+                answer = self._take(entry, payload, _body_at(payload), prefix)
+                candidates.pop(0)
+                return answer
+            candidates.pop(0)  # it has answered under its own key
         return None
 
     def reuse(self, changed: Changed, prefix: bytes) -> Value | Failure | None:
         """Let the record of other arguments answer, as ``on_change="reuse"`` asks."""
-        payload = self._read(changed.entry)
-        return self._take(changed.entry.key, changed.entry, payload, changed.head.body_at, prefix)
+        with self._taking:
+            return self._take(changed.entry, self._read(changed.entry), changed.head.body_at, prefix)
 
     def survived(self, failed: Entry, prefix: bytes) -> bool:
         """Tell whether the run went on after a failure: then it is history, and is raised again.
@@ -306,4 +325,5 @@ class Journal:
         for key in [key for key, entry in self._index.items() if entry.seq >= first and key.startswith(prefix)]:
             del self._index[key]
             self._others.pop(key, None)
+            self._attempts.pop(key, None)
         self.end = None

@@ -354,4 +354,7 @@ def _finished(opening: Opening, head: Head) -> str:
 
 def _say(line: str) -> None:
     if sys.stderr is not None:  # None under pythonw
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 - the visible notice that a named goal is done once
+        try:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the visible notice that a named goal is done once
+        except (OSError, ValueError):  # a closed stderr: the result counts, not the notice
+            pass

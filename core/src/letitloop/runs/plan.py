@@ -6,8 +6,11 @@ user's exception (a user's StopIteration raised inside a generator would become 
 
 from __future__ import annotations
 
+import sys
+
 from letitloop import failpoints
 from letitloop.errors import UnencodableError
+from letitloop.runs.failures import text_of
 from letitloop.runs.journal import Failure, Value
 from letitloop.runs.records import ATTEMPT, FAILED, OK
 
@@ -72,7 +75,9 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
             return answer
         run.log.queue(ATTEMPT, call.key, payload)
         run.log.write()
-        yield Sleep(retry.delay(call.attempt))
+        delay = retry.delay(call.attempt)
+        _tell_retry(run, call, error, delay)
+        yield Sleep(delay)
         call.attempt += 1
         call._steps = call._scopes = None  # each attempt counts its steps anew
         run.begin(call)
@@ -90,3 +95,17 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
                 if failpoints.active:
                     failpoints.hit("step.recorded")
                 return answer
+
+
+def _tell_retry(run: Run, call: Call, error: Exception, delay: float) -> None:
+    logging = sys.modules.get("logging")
+    if logging is not None:  # a program that logs; for any other nobody would hear it
+        logging.getLogger("letitloop").info(
+            "letitloop: step %r of run %s: attempt %d failed (%s: %s), tried again in %.1f seconds",
+            call.key.decode("utf-8", "replace"),
+            run.id,
+            call.attempt,
+            type(error).__name__,
+            text_of(error),
+            delay,
+        )

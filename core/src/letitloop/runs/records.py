@@ -7,7 +7,7 @@ Record kinds (:mod:`letitloop.wal.format` has the frames around them)::
     18 OK       key = step     a step's result
     19 FAILED   key = step     a step's last failure
     20 ATTEMPT  key = step     a failure after which the step is tried again
-    21 VOID     key = scope    u64: the step records of this scope from that seq on no longer count
+    21 VOID     key = scope    two u64: the step records of this scope from the first seq on, and below the second, no longer count
     22 EFFECT   key = marker   a marker or intent: its truth is in the ledger
     23 END      key ""         head, then codec: the run's result
     24 ENDED    key ""         codec: the exception that ended this drive of the run, and the steps it came from
@@ -76,7 +76,7 @@ OVERLAPPED = 1
 _HEAD = Struct("<BBIdf")
 HEAD_SIZE = _HEAD.size
 _LATEST = 1e11  # seconds; some year after 5000
-_U64 = Struct("<Q")
+_SPAN = Struct("<QQ")
 
 
 class Head:
@@ -130,20 +130,21 @@ def unpack_head(payload: bytes) -> Head:
     return Head(bool(flags & OVERLAPPED), began, started, took, payload[HEAD_SIZE:body_at], body_at)
 
 
-def pack_void(from_seq: int) -> bytes:
-    """Build the payload of a VOID record."""
-    return _U64.pack(from_seq)
+def pack_void(first: int, upto: int) -> bytes:
+    """Build the payload of a VOID record: it takes back the records with ``first <= seq < upto``."""
+    return _SPAN.pack(first, upto)
 
 
-def unpack_void(payload: bytes) -> int:
+def unpack_void(payload: bytes) -> tuple[int, int]:
     """Read the payload of a VOID record.
 
     Raises:
-        DecodeError: it has not 8 bytes.
+        DecodeError: it has not 16 bytes.
     """
-    if len(payload) != _U64.size:
-        raise DecodeError(f"a VOID record has 8 bytes, not {len(payload)}")
-    return int(_U64.unpack(payload)[0])
+    if len(payload) != _SPAN.size:
+        raise DecodeError(f"a VOID record has {_SPAN.size} bytes, not {len(payload)}")
+    first, upto = _SPAN.unpack(payload)
+    return first, upto
 
 
 def as_fields(value: Any, **kinds: type) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import count
 from time import time
 
 from letitloop import failpoints
-from letitloop.errors import Halt, LogPoisoned, StepChanged, UnencodableError
+from letitloop.errors import CodecError, Halt, LogPoisoned, StepChanged, UnencodableError
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
@@ -55,6 +56,8 @@ class Call(Scope):
     recorded = False
     failed = False
     nested = True
+    place = 1
+
     _steps = None
     _scopes = None
 
@@ -74,30 +77,32 @@ class Call(Scope):
         self.counter = counter
         ordinal = next(counter.numbers)
         self.key = counter.base if ordinal == 1 else b"%b#%d" % (counter.base, ordinal)  # as step_key makes it
-        try:
-            self.place = next(counter.alike[fingerprint])
-        except KeyError:
-            self.place = next(counter.alike.setdefault(fingerprint, count(1)))
+        if counter.first.setdefault(fingerprint, ordinal) != ordinal:  # one operation: any thread may reserve
+            self.place = next(counter.alike.setdefault(fingerprint, count(2)))
         self.name = name
         self.fn = fn
         self.args = args
         self.kwargs = kwargs
         self.fingerprint = fingerprint
 
+    @cached_property
+    def prefix(self) -> bytes:  # type: ignore[override]  # made when needed: most steps call no step
+        """The path of the steps that its function calls."""
+        return inner_prefix(self.counter.base, self.fingerprint, self.place)
+
     def deactivate(self) -> None:
         """No longer count as in flight."""
-        try:
-            self.counter.active.remove(self)
-        except ValueError:  # it was not, or no longer
-            pass
+        self.counter.active.pop(self, None)
 
     def activate(self) -> None:
         """Count as in flight: calls of one name in one scope that are in flight together may be recorded in any order."""
         active = self.counter.active
-        active.append(self)
+        active[self] = None
         if len(active) > 1:
-            for other in tuple(active):
-                other.overlapped = True
+            self.overlapped = True
+            if len(active) == 2:  # with more, the others know already
+                for other in tuple(active):
+                    other.overlapped = True
 
 
 class Run:
@@ -172,7 +177,7 @@ class Run:
         self._source_changed = source_changed
         self._failures: list[tuple[Exception, int]] = []
         self._live: dict[bytes, tuple[bytes, bytes]] = {}  # of steps inside steps: fingerprint and body, for a next attempt
-        self._halted: Halt | None = None
+        self._halted: Halt | CodecError | None = None
         journal.run = name
 
     def __repr__(self) -> str:
@@ -200,7 +205,12 @@ class Run:
         Raises:
             StepChanged: the call's arguments differ from the recorded ones, and the run's policy is to say so.
         """
-        known = self.journal.recall(call.key, call.counter.base, call.fingerprint, call.scope.prefix)
+        try:
+            known = self.journal.recall(call.key, call.counter.base, call.fingerprint, call.scope.prefix)
+        except CodecError as exc:
+            # no failure of the step, which succeeded: whatever handler swallows this, nothing more is done in this drive
+            self._halted = exc
+            raise
         if known is None:
             return self._lived(call) if call.scope.nested else None
         if isinstance(known, Changed):
@@ -228,7 +238,6 @@ class Run:
             log.check()
         if self._halted is not None:
             raise self._halted  # nothing more is done in a drive that must stop
-        call.prefix = inner_prefix(call.counter.base, call.fingerprint, call.place)
         call.began = log.next_seq
         if call.slot < 0:
             call.slot = log.lock.note(call.key)
@@ -292,7 +301,7 @@ class Run:
             return self.journal.reuse(changed, call.scope.prefix)
         effects = self.journal.effects_after(changed.entry, call.scope.prefix) if self._on_change == "rerun" else []
         if self._on_change == "rerun" and not effects:
-            self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq))
+            self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
             self.journal.void(changed.entry.seq, call.scope.prefix)
             return None
         raise self._step_changed(call, changed.head, effects)

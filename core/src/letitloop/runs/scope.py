@@ -42,11 +42,12 @@ class Counter:
         base: the scope's path and the name.
         numbers: yields the next ordinal, from 1.
         active: the calls of that name that are reserved and have not ended.
-        alike: counts the calls of each fingerprint, for the scopes of the steps inside them: after a crash, calls may come in
+        first: the ordinal of the first call of each fingerprint.
+        alike: counts the further calls of each fingerprint, for the scopes of steps inside them: after a crash calls may come in
             another order, and what was recorded inside one must not answer another.
     """
 
-    __slots__ = ("active", "alike", "base", "numbers")
+    __slots__ = ("active", "alike", "base", "first", "numbers")
 
     def __init__(self, prefix: bytes, name: str, what: str) -> None:
         self.base = prefix + escape(name, what).encode()
@@ -56,7 +57,8 @@ class Counter:
                 "bytes). It was not executed."
             )
         self.numbers: Iterator[int] = count(1)
-        self.active: list[Call] = []
+        self.active: dict[Call, None] = {}
+        self.first: dict[bytes, int] = {}
         self.alike: dict[bytes, Iterator[int]] = {}
 
 

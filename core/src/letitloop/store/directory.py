@@ -53,7 +53,7 @@ class DirectoryStore:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, fs: Fs | None = None) -> None:
-        self.root: str = os.path.abspath(os.fspath(root))
+        self.root: str = os.path.realpath(os.fspath(root))  # one name for a store, however it is reached
         self._fs = fs or default_fs()
 
     def __repr__(self) -> str:
@@ -146,13 +146,14 @@ class DirectoryStore:
     def _prepare(self, room: str) -> None:
         """Make the directories, and their names durable, before a log is promised to lie in them."""
         fs, folder = self._fs, os.path.join(self.root, room)
+        fresh = not fs.exists(self.root)
         made = [self.root]
         while not fs.exists(above := os.path.dirname(made[-1])) and above != made[-1]:
             made.append(above)
         fs.mkdir(self.root)  # first: the mode is given to the last part of a path alone
         fs.mkdir(folder)
         ignore = os.path.join(self.root, ".gitignore")
-        if not fs.exists(ignore):
+        if fresh and not fs.exists(ignore):  # a directory that was there is somebody's, perhaps a project's own
             handle = fs.open(ignore, write=True, create=True)
             try:
                 fs.pwrite(handle, b"*\n", 0)
@@ -191,20 +192,21 @@ class MemoryStore(DirectoryStore):
 _memory_stores: dict[str, MemoryStore] = {}
 
 
-def resolve_store(store: Store | str | os.PathLike[str] | None) -> Store:
+def resolve_store(store: Store | str | bytes | os.PathLike[str] | None) -> Store:
     """Return the store that an argument names: itself, a directory, ``LETITLOOP_STORE``, or ``./.letitloop``.
 
     Args:
-        store: a store, a directory's path, ``memory:NAME`` for one that this process shares under that name, or None.
+        store: a store, a directory's path, ``memory:NAME`` for one that this process shares under that name, or None; an empty
+            string counts as None.
 
     Raises:
         StoreError: the location is of a kind that this version does not know.
     """
-    if store is None:
+    if store is None or store == "":
         store = os.environ.get(VARIABLE) or DEFAULT_ROOT
-    if not isinstance(store, (str, os.PathLike)):
+    if not isinstance(store, (str, bytes, os.PathLike)):
         return store
-    root = os.fspath(store)
+    root = os.fsdecode(store)
     if root.startswith("memory:"):
         return _memory_stores.setdefault(root, MemoryStore())
     if "://" in root:
