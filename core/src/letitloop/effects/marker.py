@@ -12,10 +12,12 @@ import time
 from base64 import b32encode
 from contextvars import ContextVar
 from hashlib import sha256
-from threading import get_ident
+from threading import current_thread
+from weakref import ref
 
 from letitloop import failpoints
 from letitloop.codecs import default_codecs
+from letitloop.codecs.fingerprint import type_name
 from letitloop.effects.ledger_file import LedgerFile, open_ledger
 from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, StoreError, UnknownOutcome
 from letitloop.runs.failures import text_of
@@ -42,7 +44,8 @@ _HALTED = (
     "acting (marker.uncertain tells), which completes it."
 )
 
-_held: ContextVar[frozenset[tuple[str, str]]] = ContextVar("letitloop_markers", default=frozenset())
+# weakly: a block whose end was cut off by Ctrl+C must not be held, and locked, by this
+_held: ContextVar[tuple[ref[_MarkerContext], ...]] = ContextVar("letitloop_markers", default=())
 
 
 class Marker:
@@ -158,6 +161,7 @@ class _MarkerContext:
     """The context manager of one marker; its way in and its way out are each one durable transaction."""
 
     __slots__ = (
+        "__weakref__",
         "_before",
         "_codecs",
         "_key",
@@ -184,7 +188,7 @@ class _MarkerContext:
         self._lock: Lock | None = None
         self._marker: Marker | None = None
         self._before: tuple[object, ...] | None = None  # the row that was there when the block was entered
-        self._token: Token[frozenset[tuple[str, str]]] | None = None
+        self._token: Token[tuple[ref[_MarkerContext], ...]] | None = None
 
     # --- the context manager's four doors ------------------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class _MarkerContext:
         self._who = _whoever()
         marker = self._enter()
         try:
-            self._token = _held.set(_held.get() | {(self._namespace, self._key)})
+            self._token = _held.set((*_held.get(), ref(self)))
         except BaseException:  # Ctrl+C: the block is not entered, so __exit__ will not be called
             self._undo()
             raise
@@ -212,7 +216,7 @@ class _MarkerContext:
         self._refuse_nesting()
         self._who = _whoever()
         marker = await acquire_in_thread(self._enter, lambda _: self._undo())
-        self._token = _held.set(_held.get() | {(self._namespace, self._key)})
+        self._token = _held.set((*_held.get(), ref(self)))
         return marker
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
@@ -222,8 +226,14 @@ class _MarkerContext:
             restore(_held, self._token)
         await in_thread(lambda: self._exit(exc))
 
+    def inside(self, namespace: str, key: str) -> bool:
+        """Tell whether this is that marker, and its block is being executed."""
+        held = self._lock is not None and self._lock.held
+        return held and (self._namespace, self._key) == (namespace, key)
+
     def _refuse_nesting(self) -> None:
-        if (self._namespace, self._key) in _held.get():
+        around = [context for held in _held.get() if (context := held()) is not None]
+        if any(context.inside(self._namespace, self._key) for context in around):
             raise InvalidArgument(
                 f"marker {self._key!r} was entered inside itself and would wait for ever; its block was not executed."
             )
@@ -341,7 +351,7 @@ class _MarkerContext:
                         (time.time(), marker._encoded, *where),
                     )
                 else:
-                    text = f"{type(exc).__name__}: {text_of(exc)}"[:500].encode("utf-8", "replace").decode()
+                    text = f"{type_name(type(exc)).rpartition(':')[2]}: {text_of(exc)}"[:500].encode("utf-8", "replace").decode()
                     inside.execute("update marker set error=? where namespace=? and name=?", (text, *where))
             if exc is None and self._run is not None:
                 self._run.markers[where] = self._who
@@ -378,7 +388,7 @@ def _whoever() -> object:
         from asyncio import current_task
 
         return current_task()
-    return get_ident()
+    return current_thread()
 
 
 def _idempotency_key(namespace: str, name: str) -> str:

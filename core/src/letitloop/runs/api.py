@@ -183,8 +183,9 @@ def _drive_sync(spec: Spec) -> Callable[..., Any]:
             return run.value
         run.outer_loop = running_loop()
         started = time.time()
-        token = current.set(run.root)
+        before = current.get()
         try:
+            current.set(run.root)  # inside: an interrupt right after it must find the finally below
             try:
                 value = fn(*args, **kwargs)
             except BaseException as exc:
@@ -193,7 +194,7 @@ def _drive_sync(spec: Spec) -> Callable[..., Any]:
             run.complete(value, started)
         finally:
             try:
-                current.reset(token)
+                current.set(before)
             finally:
                 run.close()
         return value
@@ -214,8 +215,9 @@ def _drive_async(spec: Spec) -> Callable[..., Any]:
             return run.value
         started = time.time()
         abandoned = False
-        token = current.set(run.root)
+        token: Token[Scope | None] | None = None
         try:
+            token = current.set(run.root)
             try:
                 value = await fn(*args, **kwargs)
             except BaseException as exc:
@@ -225,7 +227,8 @@ def _drive_async(spec: Spec) -> Callable[..., Any]:
             run.complete(value, started)
         finally:
             try:
-                restore(current, token)
+                if token is not None:
+                    restore(current, token)
             finally:
                 run.active = False
                 if abandoned or running_loop() is None:
@@ -369,7 +372,7 @@ def _awaitable(call: Call) -> Coroutine[Any, Any, Any]:
     call.activate()
     coroutine = await_step(call)
     # one that is thrown away before it is started would count as in flight for ever
-    call.started_by = ref(coroutine, lambda _: call.deactivate())
+    call.coroutine = ref(coroutine, lambda _: call.deactivate())
     return coroutine
 
 

@@ -11,13 +11,14 @@ from contextvars import copy_context
 from queue import SimpleQueue
 
 from letitloop import failpoints
-from letitloop.errors import AsyncMisuse, Halt, UnencodableError
+from letitloop.errors import AsyncMisuse, Halt
 from letitloop.runs.drive_sync import invoke
 from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Failure, Value
 from letitloop.runs.opening import open_run
 from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
+from letitloop.runs.run import UNRECORDABLE
 from letitloop.runs.scope import carry, current, restore
 
 TYPE_CHECKING = False
@@ -153,6 +154,8 @@ async def await_step(call: Call) -> Any:
         raise run.halted_at(call, halted) from halted.__cause__
     finally:
         run.finish(call, recorded=call.recorded)
+    if call.cancelled is not None:
+        raise call.cancelled
     if isinstance(outcome, Value):
         return outcome.value
     raise outcome.error
@@ -167,7 +170,7 @@ async def _carry_out(run: Run, call: Call) -> Value | Failure:
     if isinstance(outcome, Value):
         try:
             payload = run.ok(call, outcome.value)
-        except UnencodableError as exc:
+        except UNRECORDABLE as exc:
             outcome = Failure(exc)
         else:
             _, durable = syncer.append(OK, call.key, payload)
@@ -203,7 +206,7 @@ async def _after_failure(run: Run, call: Call, syncer: Syncer, failure: Failure)
 async def _invoke(call: Call) -> Value | Failure:
     """Await a step's function inside a scope of its own; a plain one runs in a worker thread."""
     if step_kind(call.fn, call.name) != ASYNC:
-        return await asyncio.to_thread(carry(invoke), call)
+        return await _in_worker(call)
     token = current.set(call)
     try:
         awaitable = call.fn(*call.args, **call.kwargs)
@@ -223,6 +226,17 @@ async def _invoke(call: Call) -> Value | Failure:
             "and nothing was recorded. Await it inside the step."
         )
     return Value(value)
+
+
+async def _in_worker(call: Call) -> Value | Failure:
+    """Call a plain function in a worker thread; nothing can stop it, so a cancellation waits for it and follows its record."""
+    work = asyncio.ensure_future(asyncio.to_thread(carry(invoke), call))
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as exc:
+            call.cancelled = exc
+    return work.result()
 
 
 async def _within(awaitable: Any, call: Call) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 from letitloop import failpoints
-from letitloop.errors import AsyncMisuse, Halt, UnencodableError
+from letitloop.errors import AsyncMisuse, Halt
 from letitloop.runs.journal import Failure, Value
 from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
+from letitloop.runs.run import UNRECORDABLE
 from letitloop.runs.scope import current
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ def _carry_out(run: Run, call: Call) -> Value | Failure:
         if isinstance(outcome, Value):
             try:
                 payload = run.ok(call, outcome.value)
-            except UnencodableError as exc:
+            except UNRECORDABLE as exc:
                 outcome = Failure(exc)
             else:
                 run.log.append(OK, call.key, payload)

@@ -9,6 +9,7 @@ say what it said, it comes back as :class:`~letitloop.errors.RecordedError`, whi
 from __future__ import annotations
 
 from letitloop.codecs.classes import find
+from letitloop.codecs.fingerprint import type_name
 from letitloop.errors import CodecError, RecordedError
 from letitloop.runs.records import as_fields
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["chain", "decode_failure", "describe", "encode_failure", "text_of"]
 
 _MAX_TRACEBACK = 20_000
+_LINKS: tuple[Any, Any] = (vars(BaseException)["__cause__"], vars(BaseException)["__context__"])
 
 
 def encode_failure(exc: BaseException, codecs: Codecs) -> bytes:
@@ -30,7 +32,7 @@ def encode_failure(exc: BaseException, codecs: Codecs) -> bytes:
     attributes = {name: _encoded(value, codecs) for name, value in _attributes(exc).items()}
     return codecs.encode(
         {
-            "type": f"{type(exc).__module__}:{type(exc).__qualname__}",
+            "type": type_name(type(exc)),
             "text": text_of(exc),
             "args": args,
             "state": {name: data for name, data in attributes.items() if data is not None},
@@ -77,7 +79,10 @@ def chain(exc: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        pending += [other for other in (one.__cause__, one.__context__) if other is not None]
+        for link in _LINKS:  # not by attribute: a class may answer those as it likes
+            other = link.__get__(one)
+            if isinstance(other, BaseException):
+                pending.append(other)
         try:
             pending += [other for other in getattr(one, "exceptions", ()) if isinstance(other, BaseException)]
         except Exception:  # noqa: S112 - an attribute of that name that is something else
@@ -128,7 +133,7 @@ def text_of(exc: BaseException) -> str:
     try:
         return "".join((str(exc),))  # a plain string, if __str__ returned a subclass
     except Exception as broken:
-        return f"<str() of the exception raised {type(broken).__name__}>"
+        return f"<str() of the exception raised {type_name(type(broken))}>"
 
 
 def _traceback(exc: BaseException) -> str:
@@ -143,7 +148,7 @@ def _traceback(exc: BaseException) -> str:
 def _encoded(value: object, codecs: Codecs) -> bytes | None:
     try:
         return codecs.encode(value)
-    except CodecError:
+    except Exception:  # a class that cannot even be asked its name
         return None
 
 
@@ -164,9 +169,10 @@ def _rebuild(recorded: dict[str, Any], codecs: Codecs) -> Exception | None:
         if exc is not None and text_of(exc) == text:
             if not whole or arguments is not values:
                 lacking.insert(0, "args")
-            add_note: Any = getattr(exc, "add_note", None)  # 3.11 and later
+            add_note: Any = getattr(BaseException, "add_note", None)  # 3.11 and later
             if lacking and add_note is not None:
-                add_note(f"rebuilt from the log of an earlier run, which does not have: {', '.join(map(str, lacking))}")
+                missing = ", ".join(map(str, lacking))
+                add_note(exc, f"rebuilt from the log of an earlier run, which does not have: {missing}")
             return exc
     return None  # it says something that is in none of what was recorded
 

@@ -233,28 +233,38 @@ class Journal:
         if entry is not None:
             payload = self._read(entry)
             body_at = _body_at(payload)
-            if payload[HEAD_SIZE:body_at] == fingerprint:
-                return self._take(entry, payload, body_at, prefix)
-            head = unpack_head(payload)
-            changed = None if head.overlapped else Changed(entry, head)
+            if payload[HEAD_SIZE:body_at] != fingerprint:
+                head = unpack_head(payload)
+                changed = None if head.overlapped else Changed(entry, head)
+            else:
+                answer = self._answer(entry, payload, body_at, prefix)
+                if self._claim(entry):
+                    return answer
         return self._elsewhere(base, fingerprint, prefix) or changed
 
-    def _take(self, entry: Entry, payload: bytes, body_at: int, prefix: bytes) -> Value | Failure | None:
-        """Let a record answer, once."""
-        answer: Value | Failure | None = None
+    def _answer(self, entry: Entry, payload: bytes, body_at: int, prefix: bytes) -> Value | Failure | None:
+        """Decode what a record says; None if it is a failure that is tried again."""
         if entry.kind == OK:
-            answer = Value(self._codecs.decode(payload[body_at:]))
-        elif self.survived(entry, prefix):
-            where = f"step {entry.key.decode('utf-8', 'replace')!r} of run {self.run}"
-            answer = Failure(decode_failure(payload[body_at:], self._codecs, where), entry.seq)
+            return Value(self._codecs.decode(payload[body_at:]))
+        if not self.survived(entry, prefix):
+            return None
+        where = f"step {entry.key.decode('utf-8', 'replace')!r} of run {self.run}"
+        return Failure(decode_failure(payload[body_at:], self._codecs, where), entry.seq)
+
+    def _claim(self, entry: Entry) -> bool:
+        """Take a record out of the index, so that it answers once; False if another thread was first."""
         others = self._others.get(entry.key, [])
         if entry in others:
             others.remove(entry)
-        elif others:
-            self._index[entry.key] = others.pop()
-        else:
-            self._index.pop(entry.key, None)
-        return answer
+            return True
+        taken = self._index.pop(entry.key, None)
+        if taken is entry:
+            if others:
+                self._index[entry.key] = others.pop()
+            return True
+        if taken is not None:
+            self._index[entry.key] = taken
+        return False
 
     def _elsewhere(self, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | None:
         """Find a record of the same scope and name, and of these arguments, that has not answered yet."""
@@ -265,20 +275,21 @@ class Journal:
                 self._alike.setdefault((base_of(entry.key), found), []).append(entry)
         candidates = self._alike.get((base, fingerprint), [])
         candidates.sort(key=lambda entry: entry.seq)
-        while candidates:
-            entry = candidates[0]
+        for entry in list(candidates):
             if self._index.get(entry.key) is entry or entry in self._others.get(entry.key, ()):
                 payload = self._read(entry)
-                answer = self._take(entry, payload, _body_at(payload), prefix)
-                candidates.pop(0)
-                return answer
-            candidates.pop(0)  # it has answered under its own key
+                answer = self._answer(entry, payload, _body_at(payload), prefix)
+                if self._claim(entry):
+                    candidates.remove(entry)
+                    return answer
+            candidates.remove(entry)  # it has answered under its own key
         return None
 
     def reuse(self, changed: Changed, prefix: bytes) -> Value | Failure | None:
         """Let the record of other arguments answer, as ``on_change="reuse"`` asks."""
         with self._taking:
-            return self._take(changed.entry, self._read(changed.entry), changed.head.body_at, prefix)
+            answer = self._answer(changed.entry, self._read(changed.entry), changed.head.body_at, prefix)
+            return answer if self._claim(changed.entry) else None
 
     def survived(self, failed: Entry, prefix: bytes) -> bool:
         """Tell whether the run went on after a failure: then it is history, and is raised again.

@@ -233,7 +233,7 @@ def _open(opening: Opening) -> Log:
     try:
         return _open_log(opening)
     except LogLocked as exc:
-        if exc.pid != os.getpid():
+        if exc.pid not in (0, os.getpid()):
             raise
         # an opening that Ctrl+C cut short is perhaps nobody's any more, and only not yet collected
         import gc

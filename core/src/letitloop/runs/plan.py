@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 
 from letitloop import failpoints
-from letitloop.errors import UnencodableError
+from letitloop.codecs.fingerprint import type_name
 from letitloop.runs.failures import text_of
 from letitloop.runs.journal import Failure, Value
 from letitloop.runs.records import ATTEMPT, FAILED, OK
+from letitloop.runs.run import UNRECORDABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
         assert isinstance(answer, Failure)
         error = answer.error
         payload = run.failed(call, error)
-        if retry is None or isinstance(error, UnencodableError) or not retry.again(error, call.attempt):
+        if retry is None or isinstance(error, UNRECORDABLE) or not retry.again(error, call.attempt):
             entry = yield Append(FAILED, call.key, payload)
             run.note_failure(call, error, getattr(entry, "seq", -1))
             return answer
@@ -87,7 +88,7 @@ def failure_plan(run: Run, call: Call, failure: Failure) -> Generator[Invoke | A
         if isinstance(answer, Value):
             try:
                 payload = run.ok(call, answer.value)
-            except UnencodableError as exc:
+            except UNRECORDABLE as exc:
                 answer = Failure(exc)
             else:
                 yield Append(OK, call.key, payload)
@@ -105,7 +106,7 @@ def _tell_retry(run: Run, call: Call, error: Exception, delay: float) -> None:
             call.key.decode("utf-8", "replace"),
             run.id,
             call.attempt,
-            type(error).__name__,
+            type_name(type(error)),
             text_of(error),
             delay,
         )

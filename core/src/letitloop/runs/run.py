@@ -7,12 +7,13 @@ from itertools import count
 from time import time
 
 from letitloop import failpoints
-from letitloop.errors import CodecError, Halt, LogPoisoned, StepChanged, UnencodableError
+from letitloop.errors import CodecError, Halt, LogPoisoned, RecordTooLarge, StepChanged, UnencodableError
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
 from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
 from letitloop.runs.scope import Counter, Scope
+from letitloop.wal.format import MAX_RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from letitloop.wal.log import Log
 
 __all__ = ["Call", "Run"]
+
+
+LARGEST_BODY = MAX_RECORD - 4096  # with room for the head
+UNRECORDABLE = (UnencodableError, RecordTooLarge)
 
 
 def ended(exc: BaseException) -> str:
@@ -52,7 +57,8 @@ class Call(Scope):
     began = 0
     started = 0.0
     slot = -1
-    started_by: object = None
+    coroutine: Callable[[], Any] | None = None
+    cancelled: BaseException | None = None
     recorded = False
     failed = False
     nested = True
@@ -92,17 +98,33 @@ class Call(Scope):
 
     def deactivate(self) -> None:
         """No longer count as in flight."""
-        self.counter.active.pop(self, None)
+        counter = self.counter
+        counter.active.pop(self, None)
+        if len(counter.active) <= 1:
+            counter.crowded = False
 
     def activate(self) -> None:
         """Count as in flight: calls of one name in one scope that are in flight together may be recorded in any order."""
-        active = self.counter.active
+        counter = self.counter
+        active = counter.active
         active[self] = None
-        if len(active) > 1:
-            self.overlapped = True
-            if len(active) == 2:  # with more, the others know already
-                for other in tuple(active):
+        if len(active) > 1 and not counter.crowded:
+            for other in list(active):
+                if other.thrown_away():
+                    other.deactivate()
+            if len(active) > 1:
+                for other in list(active):
                     other.overlapped = True
+                counter.crowded = True
+        elif len(active) > 1:
+            self.overlapped = True  # the others know already
+
+    def thrown_away(self) -> bool:
+        """Tell whether this is an async step whose coroutine was closed, perhaps before it was ever started."""
+        if self.coroutine is None:
+            return False
+        coroutine = self.coroutine()
+        return coroutine is None or coroutine.cr_frame is None
 
 
 class Run:
@@ -249,7 +271,7 @@ class Run:
         """Return the payload of a call's result.
 
         Raises:
-            UnencodableError: the result cannot be recorded.
+            UnencodableError, RecordTooLarge: the result cannot be recorded.
         """
         took = time() - call.started
         try:
@@ -264,6 +286,13 @@ class Run:
             ) from exc
         if call.scope.nested:
             self._live[call.key] = (call.fingerprint, body)
+        if len(body) > LARGEST_BODY:
+            raise RecordTooLarge(
+                f"step {call.key.decode()!r} of run {self.id} was called, and its result of {len(body):,} bytes exceeds the "
+                "limit of 1 GiB a record. The call has already happened, and will happen again when the run goes on. Store large "
+                "data in a file or an object store, and return its address.",
+                path=self.log.path,
+            )
         flags = OVERLAPPED if call.overlapped else 0
         return pack_head(flags, call.fingerprint, call.began, call.started, took) + body
 

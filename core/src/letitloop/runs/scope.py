@@ -42,12 +42,13 @@ class Counter:
         base: the scope's path and the name.
         numbers: yields the next ordinal, from 1.
         active: the calls of that name that are reserved and have not ended.
+        crowded: there are several of them, and each knows it.
         first: the ordinal of the first call of each fingerprint.
         alike: counts the further calls of each fingerprint, for the scopes of steps inside them: after a crash calls may come in
             another order, and what was recorded inside one must not answer another.
     """
 
-    __slots__ = ("active", "alike", "base", "first", "numbers")
+    __slots__ = ("active", "alike", "base", "crowded", "first", "numbers")
 
     def __init__(self, prefix: bytes, name: str, what: str) -> None:
         self.base = prefix + escape(name, what).encode()
@@ -58,6 +59,7 @@ class Counter:
             )
         self.numbers: Iterator[int] = count(1)
         self.active: dict[Call, None] = {}
+        self.crowded = False
         self.first: dict[bytes, int] = {}
         self.alike: dict[bytes, Iterator[int]] = {}
 

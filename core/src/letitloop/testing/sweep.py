@@ -206,12 +206,16 @@ def kill_sweep(
         argv=tuple(argv),
         sys_path=tuple(sys.path),
     )
-    report = _run(plan, base)
-    if report.failures:
-        print(report)
-    elif workdir is None:
-        shutil.rmtree(base, ignore_errors=True)
-    return report
+    kept = workdir is not None
+    try:
+        report = _run(plan, base)
+        kept = kept or bool(report.failures)  # what a failed trial left is there to be looked at
+        if report.failures:
+            print(report)
+        return report
+    finally:
+        if not kept:
+            shutil.rmtree(base, ignore_errors=True)
 
 
 def _run(plan: Plan, base: Path) -> SweepReport:

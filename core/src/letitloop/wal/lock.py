@@ -127,19 +127,21 @@ class Lock:
 
     def release(self) -> None:
         """Let the next holder in; the notes are wiped, unless they were handed on."""
-        if not self._handed_on:
-            try:
+        try:
+            if not self._handed_on:
                 self._fs.truncate(self._handle, 0)
-            except OSError:  # the notes stay, and nothing depends on them
-                pass
-        self.abandon()
+        except OSError:  # the notes stay, and nothing depends on them
+            pass
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the file and leave its bytes: for a forked child, whose closing does not free its parent's lock."""
-        handle, self._handle = self._handle, -1
-        _held.discard(self)
+        handle, close = self._handle, self._fs.close
         if handle >= 0:
-            self._fs.close(handle)
+            self._handle = -1  # no interrupt is taken between this line and the system's call
+            close(handle)
+        _held.discard(self)
 
     def __del__(self) -> None:
         # the net under an interrupted opening or close: the lock must not outlive all who know of it

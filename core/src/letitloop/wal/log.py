@@ -506,10 +506,11 @@ class Log:
         with self._guard:
             self.usable = False
             self._closed = True
-            _open_logs.discard(self)
-            handle, self._handle = self._handle, -1  # whoever still holds this log must not meet a file that took the number over
+            handle, close = self._handle, self._fs.close
             if handle >= 0:
-                self._fs.close(handle)
+                self._handle = -1  # whoever still holds this log must not meet a file that took the number over
+                close(handle)  # no interrupt is taken between these two lines
+            _open_logs.discard(self)
 
     def _close_cleanly(self) -> None:
         with self._guard:

@@ -19,6 +19,7 @@ LARGEST = 20_000_000  # bytes of one document
 LONGEST = 14_000  # characters of one section: ranking its sentences takes time that grows with the cube of their number
 MOST_SECTIONS = 60  # of all documents together; what comes after them is left out
 SHORTEST = 1_200  # characters of a group of paragraphs, where a document has no headings
+LONGEST_GROUP = 5_000  # and at most: a long document is split into more groups instead
 GROUPS = 6  # into how many groups a document without headings is split, if it is long enough
 
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -247,7 +248,7 @@ def _demote(pieces: list[tuple[bool, str]]) -> list[tuple[bool, str]]:
 
 
 def _grouped(document: Document, paragraphs: list[str]) -> list[Section]:
-    goal = min(LONGEST, max(SHORTEST, sum(map(len, paragraphs)) // GROUPS))
+    goal = min(LONGEST_GROUP, max(SHORTEST, sum(map(len, paragraphs)) // GROUPS))
     groups = _gather(_small_enough(paragraphs, goal), goal)
     found: list[Section] = []
     count = 0
