@@ -18,6 +18,8 @@ from measure import SLOW_DISK, Contention, Row, ratio, raw_loop
 from workload import NAME, VALUES, encoded, latencies
 
 from letitloop import carry, durable, scope, step
+from letitloop.runs.drive_async import Syncer
+from letitloop.wal.recovery import open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,12 +146,14 @@ def threads(bench: Bench) -> Iterator[Row]:
         "raw": lambda: median(raw_loop(bench.fresh("raw"), data, 50)),
         "turns": lambda: _turns(bench.fresh("raw"), data, 40),
         "step": lambda: _durable_threads(bench.place / "threads", str(bench.fresh("goal")), 120),
+        "log": lambda: _log_threads(bench.fresh("log"), data, 120),
     }
     with Contention() as others:
         found, busy, every = bench.quiet_rounds(variants, want=15, seconds=20)
-    row = Row(f"{THREADS} threads to a lock around write+fdatasync, 1 KB", 3.5, "x", at_least=True)
-    note = _rates(found["step"], found["turns"])
-    yield _told(row, ratio(found["turns"], found["step"]), busy, note, {name: _us(times) for name, times in every.items()}, others)
+    raw = {name: _us(times) for name, times in every.items()}
+    for name, what in (("log", "log alone"), ("step", "steps")):
+        row = Row(f"{THREADS} threads, {what}, to a lock around write+fdatasync, 1 KB", 3.5, "x", at_least=True)
+        yield _told(row, ratio(found["turns"], found[name]), busy, _rates(found[name], found["turns"]), raw, others)
 
 
 def _rates(own: list[float], other: list[float]) -> str:
@@ -183,6 +187,19 @@ def _turns(path: Path, data: bytes, each: int) -> float:
         os.close(handle)
 
 
+def _log_threads(path: Path, data: bytes, each: int) -> float:
+    log = open_log(str(path))
+
+    def work(number: int) -> None:
+        for _ in range(each):
+            log.append(16, b"record", data)
+
+    try:
+        return _together(work) / (THREADS * each)
+    finally:
+        log.close()
+
+
 def _durable_threads(store: Path, goal: str, each: int) -> float:
     value = VALUES["1 KB"]
 
@@ -211,12 +228,14 @@ def tasks(bench: Bench) -> Iterator[Row]:
         "raw": lambda: median(raw_loop(bench.fresh("raw"), data, 50)),
         "inline": lambda: asyncio.run(_inline(bench.fresh("raw"), data, 4)),
         "step": lambda: asyncio.run(_durable_tasks(bench.place / "tasks", str(bench.fresh("goal")), 30)),
+        "log": lambda: asyncio.run(_log_tasks(bench.fresh("log"), data, 30)),
     }
     with Contention() as others:
         found, busy, every = bench.quiet_rounds(variants, want=15, seconds=20)
-    row = Row(f"{TASKS} async tasks to syncing inline, 1 KB", 10, "x", at_least=True)
-    note = _rates(found["step"], found["inline"])
-    yield _told(row, ratio(found["inline"], found["step"]), busy, note, {name: _us(times) for name, times in every.items()}, others)
+    raw = {name: _us(times) for name, times in every.items()}
+    for name, what in (("log", "log alone"), ("step", "steps")):
+        row = Row(f"{TASKS} async tasks, {what}, to syncing inline, 1 KB", 10, "x", at_least=True)
+        yield _told(row, ratio(found["inline"], found[name]), busy, _rates(found[name], found["inline"]), raw, others)
 
 
 def stall(bench: Bench) -> Iterator[Row]:
@@ -254,6 +273,25 @@ async def _inline(path: Path, data: bytes, each: int) -> float:
         return (time.perf_counter() - start) / (TASKS * each)
     finally:
         os.close(handle)
+
+
+async def _log_tasks(path: Path, data: bytes, each: int) -> float:
+    log = open_log(str(path))
+    syncer = Syncer(log)
+
+    async def work() -> None:
+        for _ in range(each):
+            _, durable_now = syncer.append(16, b"record", data)
+            if durable_now is not None:
+                await durable_now
+
+    try:
+        start = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(TASKS)))
+        return (time.perf_counter() - start) / (TASKS * each)
+    finally:
+        syncer.stop()
+        log.close()
 
 
 async def _durable_tasks(store: Path, goal: str, each: int) -> float:

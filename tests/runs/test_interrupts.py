@@ -16,6 +16,9 @@ from tests.interrupts import each_place, in_memory
 
 pytestmark = pytest.mark.timeout(60)
 
+# a generator that is collected may be the place, and what is raised there goes nowhere
+unraisable = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 class SlowToOpen(MemoryStore):
     """A store whose openings can be held."""
@@ -49,6 +52,7 @@ def quick_store():
         yield DirectoryStore(path)
 
 
+@unraisable
 def test_after_ctrl_c_anywhere_the_run_goes_on_at_once_and_repeats_nothing(quick_store):
     returned = {}
 

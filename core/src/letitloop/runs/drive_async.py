@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Syncer", "await_step"]
 
 _AT_ONCE = 12
+_PATIENCE = 5.0  # seconds
 
 
 class _Batch:
@@ -278,17 +279,30 @@ async def open_in_thread(opening: Opening) -> Run | Value:
 
     if opening.spec.on_locked == "wait":
         return await acquire_in_thread(lambda: open_run(opening), close)
+    guard = threading.Lock()
     opened: list[Run | Value] = []
+    given_up = False
 
     def work() -> Run | Value:
-        opened.append(open_run(opening))
-        return opened[0]
+        run = open_run(opening)
+        with guard:
+            if given_up:
+                close(run)
+            else:
+                opened.append(run)
+        return run
 
     try:
         return await in_thread(work)
     except asyncio.CancelledError:
         if opened:
             await in_thread(lambda: close(opened[0]))
+        raise
+    except BaseException:  # Ctrl+C while the thread was started: it opens the run all the same
+        with guard:
+            given_up = True
+        if opened:
+            close(opened[0])
         raise
 
 
@@ -328,6 +342,7 @@ def _start(work: Callable[[], T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     pending: asyncio.Future[T] = loop.create_future()
     context = copy_context()
+    finished = threading.Event()
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if error is not None:
@@ -341,10 +356,15 @@ def _start(work: Callable[[], T]) -> asyncio.Future[T]:
             result = context.run(work)
         except BaseException as exc:
             error = exc
+        finished.set()
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
             return  # the loop was closed: nobody waits any more
 
-    threading.Thread(target=run, name="letitloop-waiter", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="letitloop-waiter", daemon=True).start()
+    except BaseException:  # Ctrl+C in the middle of it: the thread runs all the same, and what it takes must be given back
+        finished.wait(_PATIENCE)
+        raise
     return pending
