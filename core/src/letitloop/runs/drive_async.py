@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Syncer", "await_step"]
 
-_AT_ONCE = 12
+_AT_ONCE = 4
 _PATIENCE = 5.0  # seconds
 
 
