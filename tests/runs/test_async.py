@@ -12,6 +12,8 @@ from letitloop import (
     AsyncMisuse,
     LogPoisoned,
     MemoryStore,
+    Retry,
+    StepChanged,
     async_step,
     atomic_marker,
     carry,
@@ -414,3 +416,58 @@ async def test_a_cancelled_task_frees_the_run(store):
         await task
     waiting = False
     assert await job() == 1
+
+
+async def _cancelled_in_its_work(job, begun, go_on):
+    task = asyncio.create_task(job())
+    await asyncio.to_thread(begun.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_plain_function_that_is_cancelled_is_waited_for_recorded_and_not_tried_again(store, fails):
+    calls, begun, go_on = [], threading.Event(), threading.Event()
+
+    def work():
+        calls.append(1)
+        begun.set()
+        go_on.wait(20)
+        if fails and len(calls) == 1:
+            raise OSError("passing")
+        return "paid for"
+
+    @durable(goal_id="g", store=store)
+    async def job():
+        return await async_step("work", retry=Retry(5, backoff=0))(work)()
+
+    await _cancelled_in_its_work(job, begun, go_on)
+    assert len(calls) == 1
+    assert [record.status for record in job.runs.show().steps] == ["retried" if fails else "ok"]
+    assert await job() == "paid for"
+    assert len(calls) == 1 + fails
+
+
+async def test_a_halt_leaves_a_plain_function_as_itself(store):
+    seen = []
+
+    @durable(goal_id="g", store=store)
+    async def job():
+        def work():
+            return step("inner", int, value)
+
+        try:
+            await async_step("outer", lambda: (work(), crash() if dying else None))
+        except BaseException as exc:
+            seen.append(type(exc))
+            raise
+
+    value, dying = 1, True
+    await acrashes(job)
+    value, dying = 2, False
+    with pytest.raises(StepChanged):
+        await job()
+    assert seen[-1] is StepChanged

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EMPTY_LOG",
     "GAP",
-    "NOTE",
     "Command",
     "LogAt",
     "ago",
@@ -62,9 +61,6 @@ __all__ = [
     "store_option",
     "table",
 ]
-
-NOTE = 126
-"""As much of a key as the note of a call in flight holds, in bytes."""
 
 EMPTY_LOG = "the file is empty: nothing is recorded in it, and the next start begins the run"
 """What is said of a log of no bytes, which a power cut may leave."""

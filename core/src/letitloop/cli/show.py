@@ -10,7 +10,6 @@ import click
 
 from letitloop.cli.common import (
     GAP,
-    NOTE,
     Command,
     ago,
     all_runs,
@@ -36,6 +35,7 @@ from letitloop.cli.common import (
 from letitloop.cli.markers import Markers
 from letitloop.cli.runs import STYLES, as_dict
 from letitloop.runs.history import find_run
+from letitloop.wal.lock import NOTE_SIZE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,7 @@ def show(*, run: str, traceback: bool, everything: bool, store: str | None, key_
     place = open_store(store)
     at = log_of(place, find_run(place, run))
     info = described(place, at.name, given_key(key_file))
-    recorded = {step.key.encode("utf-8", "replace")[:NOTE] for step in info.steps if step.status in ("ok", "failed")}
+    recorded = {step.key.encode("utf-8", "replace")[:NOTE_SIZE] for step in info.steps if step.status in ("ok", "failed")}
     flying = [note.decode("utf-8", "replace") for note in at.notes() if note not in recorded]
     markers = Markers.of(place, info)
     children = [child.id for child in all_runs(place) if child.parent == info.id]

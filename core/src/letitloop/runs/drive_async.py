@@ -19,7 +19,7 @@ from letitloop.runs.opening import open_run
 from letitloop.runs.plan import Append, Sleep, failure_plan
 from letitloop.runs.records import OK
 from letitloop.runs.run import UNRECORDABLE
-from letitloop.runs.scope import carry, current, restore
+from letitloop.runs.scope import current, restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,6 +195,8 @@ async def _after_failure(run: Run, call: Call, syncer: Syncer, failure: Failure)
                 if durable is not None:
                     await durable
             elif isinstance(order, Sleep):
+                if call.cancelled is not None:
+                    raise call.cancelled  # while a plain function ran: the attempt is on record, and no other is made
                 await asyncio.sleep(order.seconds)
             else:
                 answer = await _invoke(call)
@@ -231,7 +233,7 @@ async def _invoke(call: Call) -> Value | Failure:
 
 async def _in_worker(call: Call) -> Value | Failure:
     """Call a plain function in a worker thread; nothing can stop it, so a cancellation waits for it and follows its record."""
-    work = asyncio.ensure_future(asyncio.to_thread(carry(invoke), call))
+    work = asyncio.ensure_future(asyncio.to_thread(invoke, call))
     while not work.done():
         try:
             await asyncio.wait([work])

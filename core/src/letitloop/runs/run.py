@@ -149,7 +149,6 @@ class Run:
         "active",
         "around",
         "codecs",
-        "created",
         "epoch",
         "goal_id",
         "id",
@@ -185,8 +184,6 @@ class Run:
         self.journal = journal
         self.codecs = codecs
         self.instance = str(description.get("instance", ""))
-        created = description.get("created", 0.0)
-        self.created = created if isinstance(created, float) else 0.0
         self.epoch = log.epoch
         self.in_flight = in_flight
         self.active = True
