@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 THREADS = 8
 TASKS = 100
+OF_A_THREAD = 120  # records, in each variant: what it takes to start and join the threads weighs the same
+OF_A_TASK = 30
 
 
 def single(bench: Bench) -> Iterator[Row]:
@@ -144,9 +146,9 @@ def threads(bench: Bench) -> Iterator[Row]:
     data = encoded("1 KB")
     variants: dict[str, Callable[[], float]] = {
         "raw": lambda: median(raw_loop(bench.fresh("raw"), data, 50)),
-        "turns": lambda: _turns(bench.fresh("raw"), data, 40),
-        "step": lambda: _durable_threads(bench.place / "threads", str(bench.fresh("goal")), 120),
-        "log": lambda: _log_threads(bench.fresh("log"), data, 120),
+        "turns": lambda: _turns(bench.fresh("raw"), data, OF_A_THREAD),
+        "step": lambda: _durable_threads(bench.place / "threads", str(bench.fresh("goal")), OF_A_THREAD),
+        "log": lambda: _log_threads(bench.fresh("log"), data, OF_A_THREAD),
     }
     with Contention() as others:
         found, busy, every = bench.quiet_rounds(variants, want=15, seconds=20)
@@ -226,9 +228,9 @@ def tasks(bench: Bench) -> Iterator[Row]:
     data = encoded("1 KB")
     variants: dict[str, Callable[[], float]] = {
         "raw": lambda: median(raw_loop(bench.fresh("raw"), data, 50)),
-        "inline": lambda: asyncio.run(_inline(bench.fresh("raw"), data, 4)),
-        "step": lambda: asyncio.run(_durable_tasks(bench.place / "tasks", str(bench.fresh("goal")), 30)),
-        "log": lambda: asyncio.run(_log_tasks(bench.fresh("log"), data, 30)),
+        "inline": lambda: asyncio.run(_inline(bench.fresh("raw"), data, OF_A_TASK)),
+        "step": lambda: asyncio.run(_durable_tasks(bench.place / "tasks", str(bench.fresh("goal")), OF_A_TASK)),
+        "log": lambda: asyncio.run(_log_tasks(bench.fresh("log"), data, OF_A_TASK)),
     }
     with Contention() as others:
         found, busy, every = bench.quiet_rounds(variants, want=15, seconds=20)

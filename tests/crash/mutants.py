@@ -116,7 +116,7 @@ USABLE = """\
             raise LogPoisoned"""
 NEW_FILE = 'handle = new_file(self._fs, self.path + ".compact", header)'
 FRAME = "data = frame(salt, entry.kind, key, payload, epoch, seq, durable, seal)"
-AHEAD = "data += bytes(self._allocated - end)"
+AHEAD = 'data = data.ljust(self._allocated - offset, b"\\0")'
 
 
 def _without(text: str, *lines: int) -> str:
@@ -163,6 +163,11 @@ MUTANTS = [
         "the watermark of a record covers the batch it is in",
         "L1 power cut, group commit",
         (_log(FRAME, FRAME.replace("durable", "seq")),),
+    ),
+    Mutant(
+        "the watermark of a record that is written alone covers what is not synced",
+        "L1 power cut, several writes, one sync",
+        (_log("seq, self._durable, self._tag)", "seq, seq, self._tag)"),),
     ),
     Mutant("checksums are not salted", "L0 decoder", (_format("self.salt = crc32(uuid)", "self.salt = 0"),)),
     Mutant("sequence numbers are not compared", "L0 decoder", (_format("number != seq\n                or "),)),
@@ -220,7 +225,7 @@ MUTANTS = [
     Mutant(
         "the end is not moved on after a write: the next record overwrites it",
         "L1 power cut, append",
-        (_log("            self._end = end\n"),),
+        (_log("        self._end = end\n"),),
     ),
     Mutant(
         "the zeros ahead are written over the record",

@@ -22,9 +22,11 @@ from letitloop import (
     scope,
     step,
 )
+from letitloop.runs import drive_async
 from letitloop.store.directory import DirectoryStore
 from letitloop.testing import Fault, FaultFs
 from letitloop.wal.files import OsFs
+from letitloop.wal.log import Log
 from tests.runs.helpers import Crash, crash, crashes
 
 
@@ -177,6 +179,29 @@ async def test_tasks_share_their_syncs(tmp_path):
         return fs.calls["sync"] - before
 
     assert await job() <= 10
+
+
+@pytest.mark.parametrize("patience", [60.0, 1e-9])
+async def test_tasks_that_go_in_step_share_one_sync_a_round_unless_it_takes_long(tmp_path, monkeypatch, patience):
+    ordered, flush = [], Log.flush
+    monkeypatch.setattr(drive_async, "_ROUND", patience)
+    monkeypatch.setattr(Log, "flush", lambda log: ordered.append(log) or flush(log))
+
+    async def work(n):
+        return n
+
+    async def tasks(name):
+        return [await async_step(name, work, n) for n in range(3)]
+
+    @durable(store=DirectoryStore(tmp_path))
+    async def job():
+        await async_step("warm", work, 0)
+        ordered.clear()
+        assert await asyncio.gather(*(tasks(str(number)) for number in range(40))) == [[0, 1, 2]] * 40
+        return len(ordered)
+
+    syncs = await job()
+    assert syncs == 3 if patience > 1 else syncs > 3
 
 
 async def test_every_waiter_hears_of_a_failed_sync(tmp_path):

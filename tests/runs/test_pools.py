@@ -450,9 +450,9 @@ def test_threads_that_wait_for_a_leader_outlive_it(store, monkeypatch):
             raise KeyboardInterrupt
         lead(self)
 
-    def told(self, me):
+    def told(self, entry, me):
         waiting.release()
-        return wait_for(self, me)
+        return wait_for(self, entry, me)
 
     @durable(store=store)
     def job():

@@ -9,7 +9,7 @@ from weakref import ref
 from letitloop.errors import AsyncMisuse, InvalidArgument
 from letitloop.runs.drive_sync import call_step
 from letitloop.runs.history import Runs
-from letitloop.runs.identity import ASYNC, PLAIN, call_kind, is_plain, step_kind, unwrapped
+from letitloop.runs.identity import ASYNC, PLAIN, SPECIAL, call_kind, step_kind, unwrapped
 from letitloop.runs.journal import Value
 from letitloop.runs.opening import Spec, open_run, prepare
 from letitloop.runs.run import Call
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Coroutine
     from contextvars import Token
-    from types import TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
     from letitloop.codecs import Codecs
@@ -296,7 +296,8 @@ def step(name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **kwarg
     scope = current.get()
     if scope is None or not scope.run.active:
         scope = find_scope("step", name)
-    if is_plain(fn):  # at once: what follows is needed for other callables alone
+    code: CodeType | None = getattr(fn, "__code__", None)
+    if code is not None and not code.co_flags & SPECIAL:  # a plain function, at once: what follows is for other callables
         return call_step(Call(scope, scope.step(name), name, fn, args, kwargs, scope.run.codecs.fingerprint(args, kwargs)))
     kind = step_kind(fn, name)
     call = Call(scope, scope.step(name), name, fn, args, kwargs, _fingerprint(scope, fn, args, kwargs))
@@ -359,6 +360,9 @@ def _fingerprint(scope: Scope, fn: Callable[..., Any], args: tuple[Any, ...], kw
     return scope.run.codecs.fingerprint(args, kwargs)
 
 
+_await_step: Callable[[Call], Coroutine[Any, Any, Any]] | None = None  # of drive_async, which the first async step imports
+
+
 def _awaitable(call: Call) -> Coroutine[Any, Any, Any]:
     loop = running_loop()
     if loop is None or loop is call.scope.run.outer_loop:
@@ -367,11 +371,15 @@ def _awaitable(call: Call) -> Coroutine[Any, Any, Any]:
             "can await it. It was not called. Make the durable function async and await the step there, or use step() with a plain "
             "function."
         )
-    from letitloop.runs.drive_async import await_step
+    global _await_step
+    await_step = _await_step
+    if await_step is None:
+        from letitloop.runs import drive_async
 
+        await_step = _await_step = drive_async.await_step
     call.activate()
     coroutine = await_step(call)
-    # one that is thrown away before it is started would count as in flight for ever
+    # one that is thrown away before it is started would count as in flight for ever; once started it says so itself
     call.coroutine = ref(coroutine, lambda _: call.deactivate())
     return coroutine
 

@@ -1,6 +1,7 @@
 """The driver for async code: the same plan, and no sync ever happens on the event loop.
 
-One thread a run syncs (:class:`Syncer`). All tasks that record while a sync is in flight share the next one, and one future.
+One thread a run syncs (:class:`Syncer`). All tasks that record while a sync is in flight, or while those who waited for it are
+being woken, share the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from queue import SimpleQueue
 
 from letitloop import failpoints
 from letitloop.errors import AsyncMisuse, Halt
-from letitloop.runs.drive_sync import invoke
+from letitloop.runs.drive_sync import PLAIN_RESULTS, invoke
 from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Failure, Value
 from letitloop.runs.opening import open_run
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Syncer", "await_step"]
 
-_AT_ONCE = 4
+_AT_ONCE = 8
+_ROUND = 0.005  # seconds
 _PATIENCE = 5.0  # seconds
 
 
@@ -59,6 +61,7 @@ class Syncer:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._syncs = log.syncs
         self._batches: dict[asyncio.AbstractEventLoop, _Batch] = {}
         self._orders: SimpleQueue[tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="letitloop-syncer", daemon=True)
@@ -69,7 +72,7 @@ class Syncer:
 
         Whoever is cancelled while awaiting that leaves the record to be written all the same.
         """
-        if not self._log.syncs:
+        if not self._syncs:
             return self._log.append(kind, key, payload), None  # to the page cache: a microsecond
         entry = self._log.queue(kind, key, payload)
         loop = asyncio.get_running_loop()
@@ -79,7 +82,8 @@ class Syncer:
         waiter = loop.create_future()
         batch.waiters.append(waiter)
         if not batch.busy:
-            self._kick(loop, batch)
+            loop.call_soon(self._kick, loop, batch)  # not at once: whoever else is about to run records its step as well
+            batch.busy = True
         return entry, waiter
 
     def stop(self) -> None:
@@ -87,8 +91,12 @@ class Syncer:
         self._orders.put(None)
 
     def _kick(self, loop: asyncio.AbstractEventLoop, batch: _Batch) -> None:
-        waiters, batch.waiters, batch.busy = batch.waiters, [], True
-        self._orders.put((loop, waiters))
+        """Have synced what is queued; if nothing is, the next to record begins anew."""
+        waiters, batch.waiters = batch.waiters, []
+        if waiters:
+            self._orders.put((loop, waiters))
+        else:
+            batch.busy = False
 
     def _work(self) -> None:
         while True:
@@ -106,26 +114,32 @@ class Syncer:
             except RuntimeError:
                 continue  # the loop was closed: nobody waits any more
 
-    def _done(self, loop: asyncio.AbstractEventLoop, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    def _done(
+        self, loop: asyncio.AbstractEventLoop, waiters: list[asyncio.Future[None]], error: BaseException | None, until: float = 0.0
+    ) -> None:
+        """Wake a few tasks at a time, so that the loop looks at its sockets and timers in between.
+
+        The next sync is ordered when all have been woken and have run: it carries what they record, and the thread that syncs
+        does not fight with the loop for the interpreter meanwhile, which would cost more than syncing at the same time gains.
+        """
         batch = self._batches[loop]
-        batch.busy = False
-        if batch.waiters:
-            self._kick(loop, batch)  # first, so that its sync runs while the tasks go on
-        _wake(loop, waiters, error)
-
-
-def _wake(loop: asyncio.AbstractEventLoop, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
-    """Wake a few tasks at a time, so that the loop looks at its sockets and timers in between."""
-    if len(waiters) > _AT_ONCE:
-        loop.call_soon(_wake, loop, waiters[_AT_ONCE:], error)
-        waiters = waiters[:_AT_ONCE]
-    for waiter in waiters:
-        if waiter.done():
-            continue  # cancelled
-        if error is None:
-            waiter.set_result(None)
+        if not until:
+            until = loop.time() + _ROUND
+        elif loop.time() > until:
+            until += _ROUND
+            self._kick(loop, batch)  # tasks that compute for long do not hold back what others have recorded
+        for waiter in waiters[:_AT_ONCE]:
+            if waiter.done():
+                continue  # cancelled
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        rest = waiters[_AT_ONCE:]
+        if rest:
+            loop.call_soon(self._done, loop, rest, error, until)
         else:
-            waiter.set_exception(error)
+            loop.call_soon(self._kick, loop, batch)
 
 
 _making = threading.Lock()
@@ -148,13 +162,14 @@ async def await_step(call: Call) -> Any:
     """
     run = call.run
     try:
+        call.coroutine = None  # it is started, and ends by the lines below
         outcome = run.recall(call)
         if outcome is None:
             outcome = await _carry_out(run, call)
     except Halt as halted:
         raise run.halted_at(call, halted) from halted.__cause__
     finally:
-        run.finish(call, recorded=call.recorded)
+        run.finish(call)
     if call.cancelled is not None:
         raise call.cancelled
     if isinstance(outcome, Value):
@@ -221,7 +236,8 @@ async def _invoke(call: Call) -> Value | Failure:
         return Failure(exc)
     finally:
         restore(current, token)
-    if hasattr(value.__class__, "__await__"):
+    cls = value.__class__
+    if cls not in PLAIN_RESULTS and hasattr(cls, "__await__"):
         if asyncio.iscoroutine(value):
             value.close()
         raise AsyncMisuse(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASYNC",
     "PLAIN",
+    "SPECIAL",
     "argument_names",
     "base_of",
     "bound",
@@ -43,7 +44,6 @@ __all__ = [
     "function_goal",
     "inner_prefix",
     "is_inside",
-    "is_plain",
     "run_name",
     "source_fingerprint",
     "step_key",
@@ -59,7 +59,7 @@ _CO_GENERATOR = 0x20
 _CO_COROUTINE = 0x80
 _CO_ITERABLE_COROUTINE = 0x100
 _CO_ASYNC_GENERATOR = 0x200
-_SPECIAL = _CO_GENERATOR | _CO_COROUTINE | _CO_ITERABLE_COROUTINE | _CO_ASYNC_GENERATOR
+SPECIAL = _CO_GENERATOR | _CO_COROUTINE | _CO_ITERABLE_COROUTINE | _CO_ASYNC_GENERATOR
 
 _PLAIN_VALUES = (str, bytes, int, float, complex, tuple, frozenset)
 _MAX_NAME = 512
@@ -253,7 +253,7 @@ def call_kind(fn: Callable[..., object]) -> int:
         code = getattr(getattr(seen.__class__, "__call__", None), "__code__", None)  # noqa: B004 - its code is wanted
     code = getattr(getattr(seen, "__func__", None), "__code__", code)
     flags: int = getattr(code, "co_flags", 0)
-    if not flags & _SPECIAL:
+    if not flags & SPECIAL:
         return PLAIN
     if flags & (_CO_COROUTINE | _CO_ITERABLE_COROUTINE):
         return ASYNC
@@ -261,12 +261,6 @@ def call_kind(fn: Callable[..., object]) -> int:
         f"{getattr(fn, '__qualname__', fn)!s} is a generator function: what it yields cannot be recorded as one value. It was not "
         "run. Return a list, or make each item a step of its own."
     )
-
-
-def is_plain(fn: Callable[..., object]) -> bool:
-    """Tell whether ``fn`` is a Python function or method that is neither async nor a generator."""
-    code: CodeType | None = getattr(fn, "__code__", None)
-    return code is not None and not code.co_flags & _SPECIAL
 
 
 def step_kind(fn: Callable[..., object], name: str) -> int:
@@ -278,7 +272,7 @@ def step_kind(fn: Callable[..., object], name: str) -> int:
         GeneratorFunction: it is a generator function.
     """
     code: CodeType | None = getattr(fn, "__code__", None)
-    if code is not None and code.co_flags & _SPECIAL in (0, _CO_COROUTINE):
+    if code is not None and code.co_flags & SPECIAL in (0, _CO_COROUTINE):
         return ASYNC if code.co_flags & _CO_COROUTINE else PLAIN
     if callable(fn):
         return call_kind(fn)

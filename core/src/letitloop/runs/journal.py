@@ -138,13 +138,14 @@ class Journal:
         end: the END record of a finished run, else None.
         upto: the seq after the last record at opening: what this drive records is never taken back by itself.
         run: the name of the run, for messages.
+        index: the records that answer a call, by their keys.
     """
 
     def __init__(self, entries: list[Entry], read: Callable[[Entry], bytes], codecs: Codecs, path: str) -> None:
         self._read = read
         self._codecs = codecs
         self._entries = standing(entries, read, path)
-        self._index: dict[bytes, Entry] = {}
+        self.index: dict[bytes, Entry] = {}
         self._others: dict[bytes, list[Entry]] = {}
         self._alike: dict[tuple[bytes, bytes], list[Entry]] | None = None
         self._taking = Lock()
@@ -154,7 +155,7 @@ class Journal:
         self._ended: list[Entry] = []
         self.run = ""
         self.upto = entries[-1].seq + 1 if entries else 0
-        index = self._index
+        index = self.index
         for entry in self._entries:
             kind = entry.kind
             if kind == OK:
@@ -169,14 +170,14 @@ class Journal:
 
     def steps_on_record(self) -> int:
         """Return how many steps have a result or a failure on record."""
-        return len(self._index)
+        return len(self.index)
 
     def _note(self, entry: Entry) -> None:
         kind, key = entry.kind, entry.key
         if kind == FAILED:
-            self._index.setdefault(key, entry)
-            if self._index[key].kind == FAILED:
-                self._index[key] = entry
+            self.index.setdefault(key, entry)
+            if self.index[key].kind == FAILED:
+                self.index[key] = entry
             self._attempts.pop(key, None)
         elif kind == ATTEMPT:
             self._attempts[key] = self._attempts.get(key, 0) + 1
@@ -213,7 +214,7 @@ class Journal:
             fingerprint: the arguments' fingerprint.
             prefix: the scope's path.
         """
-        index = self._index
+        index = self.index
         if not index:
             return None
         entry = index.get(key)
@@ -228,7 +229,7 @@ class Journal:
             return self._look(key, base, fingerprint, prefix)
 
     def _look(self, key: bytes, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | Changed | None:
-        entry = self._index.get(key)
+        entry = self.index.get(key)
         changed: Changed | None = None
         if entry is not None:
             payload = self._read(entry)
@@ -257,26 +258,26 @@ class Journal:
         if entry in others:
             others.remove(entry)
             return True
-        taken = self._index.pop(entry.key, None)
+        taken = self.index.pop(entry.key, None)
         if taken is entry:
             if others:
-                self._index[entry.key] = others.pop()
+                self.index[entry.key] = others.pop()
             return True
         if taken is not None:
-            self._index[entry.key] = taken
+            self.index[entry.key] = taken
         return False
 
     def _elsewhere(self, base: bytes, fingerprint: bytes, prefix: bytes) -> Value | Failure | None:
         """Find a record of the same scope and name, and of these arguments, that has not answered yet."""
         if self._alike is None:  # built once, when the first call comes in another order
             self._alike = {}
-            for entry in [*list(self._index.values()), *(other for others in self._others.values() for other in others)]:
+            for entry in [*list(self.index.values()), *(other for others in self._others.values() for other in others)]:
                 found = unpack_head(self._read(entry)).fingerprint
                 self._alike.setdefault((base_of(entry.key), found), []).append(entry)
         candidates = self._alike.get((base, fingerprint), [])
         candidates.sort(key=lambda entry: entry.seq)
         for entry in list(candidates):
-            if self._index.get(entry.key) is entry or entry in self._others.get(entry.key, ()):
+            if self.index.get(entry.key) is entry or entry in self._others.get(entry.key, ()):
                 payload = self._read(entry)
                 answer = self._answer(entry, payload, _body_at(payload), prefix)
                 if self._claim(entry):
@@ -333,8 +334,8 @@ class Journal:
         self._entries = [
             entry for entry in self._entries if entry.seq < first or not entry.key.startswith(prefix) or entry.kind == EFFECT
         ]
-        for key in [key for key, entry in self._index.items() if entry.seq >= first and key.startswith(prefix)]:
-            del self._index[key]
+        for key in [key for key, entry in self.index.items() if entry.seq >= first and key.startswith(prefix)]:
+            del self.index[key]
             self._others.pop(key, None)
             self._attempts.pop(key, None)
         self.end = None

@@ -108,16 +108,20 @@ class Call(Scope):
         counter = self.counter
         active = counter.active
         active[self] = None
-        if len(active) > 1 and not counter.crowded:
-            for other in list(active):
-                if other.thrown_away():
-                    other.deactivate()
-            if len(active) > 1:
-                for other in list(active):
-                    other.overlapped = True
-                counter.crowded = True
-        elif len(active) > 1:
-            self.overlapped = True  # the others know already
+        if len(active) > 1:
+            if counter.crowded:
+                self.overlapped = True  # the others know already
+            else:
+                self._crowd(counter)
+
+    def _crowd(self, counter: Counter) -> None:
+        for other in list(counter.active):
+            if other.thrown_away():
+                other.deactivate()
+        if len(counter.active) > 1:
+            for other in list(counter.active):
+                other.overlapped = True
+            counter.crowded = True
 
     def thrown_away(self) -> bool:
         """Tell whether this is an async step whose coroutine was closed, perhaps before it was ever started."""
@@ -224,6 +228,9 @@ class Run:
         Raises:
             StepChanged: the call's arguments differ from the recorded ones, and the run's policy is to say so.
         """
+        nested = call.scope.nested
+        if not nested and not self.journal.index:
+            return None
         try:
             known = self.journal.recall(call.key, call.counter.base, call.fingerprint, call.scope.prefix)
         except CodecError as exc:
@@ -231,12 +238,12 @@ class Run:
             self._halted = exc
             raise
         if known is None:
-            return self._lived(call) if call.scope.nested else None
+            return self._lived(call) if nested else None
         if isinstance(known, Changed):
-            known = (self._lived(call) if call.scope.nested else None) or self._changed(call, known)
+            known = (self._lived(call) if nested else None) or self._changed(call, known)
         if isinstance(known, Failure):
             self._failures.append((known.error, known.seq))
-        if isinstance(known, Value) and call.scope.nested:
+        if nested and isinstance(known, Value):
             self._live[call.key] = (call.fingerprint, self.codecs.encode(known.value))
         return known
 
@@ -304,17 +311,21 @@ class Run:
         call.failed = True
         self._failures.append((error, seq))
 
-    def finish(self, call: Call, *, recorded: bool) -> None:
-        """A call has ended; ``recorded`` tells that its result is on record, so that its note needs no wiping.
+    def finish(self, call: Call) -> None:
+        """A call has ended. The note of one whose result is on record needs no wiping.
 
         The note of a call that was interrupted (Ctrl+C, a cancellation) stays, for the next drive to be told.
         """
         call.deactivate()
         if call.slot >= 0:
-            if recorded or call.failed:
-                self.log.lock.free(call.slot, recorded=recorded)
+            lock = self.log.lock
+            if call.recorded:
+                lock.free(call.slot)
+            elif call.failed:
+                lock.wipe(call.slot)
+                lock.free(call.slot)
             else:
-                self.log.lock.keep()
+                lock.keep()
             call.slot = -1
             if self._live:
                 for key in [key for key in list(self._live) if key.startswith(call.prefix)]:

@@ -111,7 +111,7 @@ class _ReplayRun(Run):
         journal = self.journal
         found: list[tuple[int, str]] = []
         recorded = {entry.key for entry in journal._entries if entry.kind in (OK, FAILED)}
-        for key, entry in journal._index.items():
+        for key, entry in journal.index.items():
             inside = any(key[:at] in recorded for at, char in enumerate(key) if char == ord(">"))
             scope = key[: max(key.rfind(b"/"), key.rfind(b">")) + 1]
             if not inside and (entry.kind == OK or journal.survived(entry, scope)):

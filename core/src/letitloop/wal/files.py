@@ -45,7 +45,7 @@ if TYPE_CHECKING:
             """Cut the file off, or extend it with zeros, to ``size`` bytes."""
             ...
 
-        def sync(self, handle: int) -> None:
+        def sync(self, handle: int, /) -> None:
             """Return when the file's bytes and its size have survived a power cut."""
             ...
 
@@ -161,9 +161,7 @@ class OsFs:
         def sync(self, handle: int) -> None:
             os.fsync(handle)
     else:
-
-        def sync(self, handle: int) -> None:
-            os.fdatasync(handle)
+        sync = staticmethod(os.fdatasync)
 
     if sys.platform == "win32":
 
@@ -223,7 +221,7 @@ class _WatchedFs(OsFs):
         failpoints.hit("fs.pwritten")
         return written
 
-    def sync(self, handle: int) -> None:
+    def sync(self, handle: Any, /) -> None:
         failpoints.hit("fs.sync")
         super().sync(handle)
         failpoints.hit("fs.synced")

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLEAN",
+    "FIXED_SIZE",
     "FRAME_OVERHEAD",
     "HEADER_SIZE",
     "MAX_RECORD",

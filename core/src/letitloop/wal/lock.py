@@ -103,14 +103,17 @@ class Lock:
             slot = self._free.pop()
         except IndexError:
             slot = next(self._slots)  # atomic: any thread may note
-        self._write(slot, _HEADS[len(what)] + what if len(what) <= NOTE_SIZE else _HEADS[NOTE_SIZE] + what[:NOTE_SIZE])
+        size = len(what)
+        self._write(slot, _HEADS[size] + what if size <= NOTE_SIZE else _HEADS[NOTE_SIZE] + what[:NOTE_SIZE])
         return slot
 
-    def free(self, slot: int, *, recorded: bool) -> None:
-        """Give a slot back; wipe it if no record in the log tells that its call has ended."""
-        if not recorded:
-            self._write(slot, bytes(2))
+    def free(self, slot: int) -> None:
+        """Give a slot back."""
         self._free.append(slot)
+
+    def wipe(self, slot: int) -> None:
+        """Wipe a slot, where no record in the log tells that its call has ended."""
+        self._write(slot, bytes(2))
 
     def _write(self, slot: int, data: bytes) -> None:
         if slot < _MAX_NOTES and self._handle >= 0:

@@ -7,8 +7,9 @@ Two levels, named for what they survive: ``"power"`` (fdatasync before the call 
 kernel: SIGKILL and OOM leave them, a power cut may not).
 
 Group commit is baton passing with a buffer. A thread that wants its record durable queues it. If nobody leads, it leads: it
-writes all that is queued with one ``pwrite``, syncs once, promotes the first thread that queued meanwhile, and wakes those whose
-records it carried. There is one sync at a time, and never a batch written by a leader while another batch is being synced.
+writes all that is queued with one ``pwrite``, syncs once, and wakes those whose records it carried: the first of them, which wakes
+the next one in its turn. The last one promotes the first thread that queued meanwhile. There is one sync at a time, and never a
+batch written by a leader while another batch is being synced.
 
 After a failed write or sync nothing more is acknowledged (:class:`LogPoisoned`): the kernel reports a lost page once and would
 report success for the next sync (the fsync failure that PostgreSQL treats as a panic since 2018).
@@ -19,7 +20,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from _thread import get_ident
 from collections import deque
+from itertools import pairwise
 
 from letitloop import failpoints
 from letitloop.errors import (
@@ -29,7 +32,7 @@ from letitloop.errors import (
     RecordTooLarge,
 )
 from letitloop.wal.format import (
-    FRAME_OVERHEAD,
+    FIXED_SIZE,
     HEADER_SIZE,
     MAX_KEY,
     MAX_RECORD,
@@ -60,17 +63,28 @@ _LARGEST_STEP = 256 << 10
 _PATIENCE = 0.5  # seconds
 _NEAR = 32 << 10
 _PROMOTED = -1  # whoever was promoted leads, and has not woken up yet
+_CHOOSING = -2  # whoever is woken last of a batch chooses who leads next
 
 
 class _Waiter:
-    """A thread that waits for its record to become durable, or to lead."""
+    """A thread that waits for its record to become durable, or to lead.
 
-    __slots__ = ("gate", "promoted")
+    Attributes:
+        gate: released to wake it.
+        promoted: it is to lead.
+        woken: its record was carried by a leader.
+        next: whom it wakes in its turn.
+        left: it waits no more, and whoever wakes it wakes the next one as well.
+    """
+
+    __slots__ = ("gate", "left", "next", "promoted", "woken")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.promoted = False
+        self.promoted = self.woken = False
+        self.next: _Waiter | None = None
+        self.left = False
 
 
 class Log:
@@ -110,7 +124,7 @@ class Log:
         self._guard = threading.Lock()  # all of the state above and below, and every write
         self._syncing = threading.Lock()  # held during a sync
         self._queue: deque[tuple[Entry, bytes]] = deque()  # appended to without the guard: its own operations are atomic
-        self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED while one wakes up
+        self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED or _CHOOSING in between
         self._waiters: list[_Waiter] = []
         self._poison: str | None = None
         self._foreign = ""  # in a forked child: whose log it is
@@ -143,12 +157,19 @@ class Log:
         with self._guard:
             if not self.usable:
                 self.check()
-            self._queue.append((entry, payload))
             if not (power or self._power):
-                self._write_queue()
+                if self._queue:
+                    self._queue.append((entry, payload))
+                    self._write_queue()
+                else:
+                    self._write_one(entry, payload)
                 return entry
+            self._queue.append((entry, payload))
             me = self._join()
-        self._commit(entry, me)
+        if me is None:
+            self._lead()
+        else:
+            self._commit(entry, me)
         return entry
 
     def queue(self, kind: int, key: bytes, payload: bytes) -> Entry:
@@ -200,8 +221,8 @@ class Log:
 
     def _join(self) -> _Waiter | None:
         """Lead, or queue up behind the leader; called with the guard held."""
-        if self._leader in (0, threading.get_ident()):  # our own: a signal handler's exception cut our lead short
-            self._leader = threading.get_ident()
+        if not self._leader or self._leader == get_ident():  # our own: a signal handler's exception cut our lead short
+            self._leader = get_ident()
             return None
         me = _Waiter()
         self._waiters.append(me)
@@ -210,7 +231,7 @@ class Log:
     def _commit(self, entry: Entry, me: _Waiter | None) -> None:
         """Return when ``entry`` is durable: by leading, or by waiting for a leader that carries it."""
         while True:
-            if me is None or self._await(me):
+            if me is None or self._await(entry, me):
                 self._lead()
                 return
             with self._guard:
@@ -219,32 +240,76 @@ class Log:
                 self._check_whole()
                 me = self._join()  # the leader was interrupted before its sync returned
 
-    def _await(self, me: _Waiter) -> bool:
-        """Wait to be woken; tell whether this thread leads now."""
+    def _await(self, entry: Entry, me: _Waiter) -> bool:
+        """Wait to be woken, and wake the next one; tell whether this thread leads now."""
         try:
             while not me.gate.acquire(timeout=_PATIENCE):
                 with self._guard:
-                    # A leader that is neither writing nor syncing was ended by an exception between two lines (Ctrl+C, no
-                    # memory). If it was merely slow, two lead for a moment, one sync after the other.
-                    if not me.promoted and me in self._waiters and not self._syncing.locked():
-                        self._waiters.remove(me)
-                        return True
-        except BaseException:  # KeyboardInterrupt: the record stays queued, and the baton must not be lost
-            with self._guard:
-                if me in self._waiters:
-                    self._waiters.remove(me)
-                successor = self._successor() if me.promoted else None
-            if successor is not None:
-                successor.gate.release()
+                    if self._given_up(entry, me):
+                        break
+            if me.woken:
+                self._wake(me.next)
+        except BaseException:  # KeyboardInterrupt: the record stays queued, and neither baton nor wake-up must be lost
+            self._leave(me)
             raise
         return me.promoted
 
+    def _given_up(self, entry: Entry, me: _Waiter) -> bool:
+        """Tell whether whoever was to wake this thread has been ended by an exception (Ctrl+C, no memory); guard held.
+
+        If it was merely slow, two lead for a moment, one sync after the other.
+        """
+        done = me.promoted or self._poison is not None or 0 <= entry.seq < self._durable
+        syncing = self._syncing.locked()
+        if syncing and not done:
+            return False
+        if me in self._waiters:
+            self._waiters.remove(me)
+            me.promoted = not syncing  # even if there is nothing left to do: somebody has to hand the lead on
+        me.left = True
+        return True
+
+    def _leave(self, me: _Waiter) -> None:
+        """Wait no more, and pass on what this thread was given."""
+        successor: _Waiter | None = None
+        with self._guard:
+            me.left = True
+            if me in self._waiters:
+                self._waiters.remove(me)
+            elif me.promoted:
+                successor = self._successor()
+        if successor is not None:
+            successor.gate.release()
+        elif me.woken:
+            self._wake(me.next)
+
+    def _wake(self, waiter: _Waiter | None) -> None:
+        """Wake a thread of a batch, which wakes the next one in its turn; after the last one, choose who leads next.
+
+        One after the other, since all of them need the interpreter, and would fight for it if they were woken at once. And no
+        sync starts meanwhile: it would carry the record of the first one alone, and all others would wait for one more.
+        """
+        successor: _Waiter | None = None
+        with self._guard:
+            while waiter is not None:
+                if waiter.woken:
+                    return
+                waiter.woken = True
+                waiter.gate.release()
+                if not waiter.left:
+                    return
+                waiter = waiter.next
+            if self._leader == _CHOOSING:
+                successor = self._successor()
+        if successor is not None:
+            successor.gate.release()
+
     def _lead(self) -> None:
-        """Write all that is queued, sync it, hand the baton on, wake those whose records were carried."""
+        """Write all that is queued, sync it, wake those whose records were carried, and with them hand the baton on."""
         batch: list[_Waiter] = []
         try:
             with self._guard:
-                self._leader = threading.get_ident()
+                self._leader = get_ident()
                 batch, self._waiters = self._waiters, batch
                 self._check_whole()
                 self._write_queue()
@@ -259,12 +324,18 @@ class Log:
                 if failpoints.active:
                     failpoints.hit("wal.synced")
         finally:
+            successor: _Waiter | None = None
             with self._guard:
-                successor = self._successor()
+                if batch:
+                    self._leader = _CHOOSING
+                else:
+                    successor = self._successor()
             if successor is not None:
-                successor.gate.release()  # promoted first, so that its sync starts at once
-            for waiter in batch:
-                waiter.gate.release()
+                successor.gate.release()
+            if batch:
+                for waiter, following in pairwise(batch):
+                    waiter.next = following
+                self._wake(batch[0])
 
     def _successor(self) -> _Waiter | None:
         """Choose who leads next; called with the guard held."""
@@ -280,41 +351,70 @@ class Log:
         """Write all queued records with one ``pwrite``; called with the guard held."""
         queue = self._queue
         if queue:
-            pending = [queue.popleft()]
-            while queue:
-                pending.append(queue.popleft())
-            self._write(pending)
+            try:
+                first = queue.popleft()
+                if not queue:
+                    self._write_one(*first)
+                    return
+                pending = [first]
+                while queue:
+                    pending.append(queue.popleft())
+                self._write(pending)
+            except BaseException as exc:
+                self._half_done(exc)  # what was taken out of the queue is nowhere else, and others may wait for it
 
     def _write(self, records: list[tuple[Entry, bytes]]) -> None:
         """Give records their place in the file and write them; called with the guard held."""
         try:
-            offset, data = self._end, self._frames(records)
-            end = offset + len(data)
-            if end > self._allocated:
-                # with zeros ahead of it, so that the next syncs have no new size to record
-                step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
-                self._allocated = max(end, self._allocated + step)
-                data += bytes(self._allocated - end)
-            written = self._fs.pwrite(self._handle, data, offset)
-            if written < len(data):
-                self._write_rest(data, offset, written)
-            self._end = end
+            self._put(self._frames(records))
         except BaseException as exc:
-            # an interrupted write may be half done: after it this object no longer knows what the file holds
-            self._poison_with("write", exc)
-            if isinstance(exc, OSError):
-                self._check_whole()
-            raise
+            self._half_done(exc)
         if failpoints.active:
             failpoints.hit("wal.written")
         for entry, _ in records:
             self.entries.append(entry)
 
+    def _write_one(self, entry: Entry, payload: bytes) -> None:
+        """Do the same for one record, by a shorter way: most records come alone."""
+        try:
+            seq, key = self.next_seq, entry.key
+            entry.offset = self._end + FIXED_SIZE + len(key)
+            entry.seq = seq
+            data = frame(self.header.salt, entry.kind, key, payload, self.epoch, seq, self._durable, self._tag)
+            self.next_seq = seq + 1
+            self._put(data)
+        except BaseException as exc:
+            self._half_done(exc)
+        if failpoints.active:
+            failpoints.hit("wal.written")
+        self.entries.append(entry)
+
+    def _put(self, data: bytes) -> None:
+        """Write frames at the end of the log."""
+        offset = self._end
+        end = offset + len(data)
+        if end > self._allocated:
+            # with zeros ahead of it, so that the next syncs have no new size to record
+            step = min(max(self._allocated, _SMALLEST_STEP), _LARGEST_STEP)
+            self._allocated = max(end, self._allocated + step)
+            data = data.ljust(self._allocated - offset, b"\0")  # + bytes(n) takes 20 times as long
+        written = self._fs.pwrite(self._handle, data, offset)
+        if written < len(data):
+            self._write_rest(data, offset, written)
+        self._end = end
+
+    def _half_done(self, exc: BaseException) -> NoReturn:
+        """An interrupted write may be half done: after it this object no longer knows what the file holds."""
+        self._poison_with("write", exc)
+        if isinstance(exc, OSError):
+            self._check_whole()
+        raise exc
+
     def _frames(self, records: list[tuple[Entry, bytes]]) -> bytes:
         """Give records their place in the file and return their bytes."""
         salt, epoch, durable = self.header.salt, self.epoch, self._durable
         seal = self._tag
-        seq, end = self.next_seq, self._end + FRAME_OVERHEAD - 4
+        seq, end = self.next_seq, self._end + FIXED_SIZE
         frames: list[bytes] = []
         for entry, payload in records:
             key = entry.key
@@ -325,7 +425,7 @@ class Log:
             end += len(data)
             frames.append(data)
         self.next_seq = seq
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+        return b"".join(frames)
 
     def _write_rest(self, data: bytes, offset: int, written: int) -> None:
         while written < len(data):
@@ -495,7 +595,7 @@ class Log:
         while True:
             with self._guard:
                 self._check_whole()
-                busy = self._waiters or self._leader not in (0, threading.get_ident())
+                busy = self._waiters or self._leader not in (0, get_ident())
                 if not busy and not self._queue and self._durable == self.next_seq:
                     return
                 last = self._last()
