@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import hypothesis
 import pytest
@@ -50,3 +51,7 @@ def _own_store(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("LETITLOOP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LETITLOOP_STORE", str(tmp_path / "letitloop-store"))
+    yield
+    ledger_file = sys.modules.get("letitloop.effects.ledger_file")
+    if ledger_file is not None:
+        ledger_file.close_ledgers()  # a program has one or two, a test run thousands

@@ -21,8 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import intents
 import on_cpu
 import on_disk
+import restart
 import sizes
 from measure import Bench, Contention, Row, pwrite_cost, spin
 
@@ -41,6 +43,10 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "tasks": on_disk.tasks,
     "stall": on_disk.stall,
     "import": on_cpu.importing,
+    "restart": restart.restart,
+    "intent": intents.single,
+    "intents": intents.processes,
+    "intent-size": intents.size,
 }
 
 

@@ -8,18 +8,22 @@ import re
 import signal
 import subprocess
 import sys
-from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from letitloop import Ledger
 from letitloop.cli import app
 from letitloop.cli.demo import brief_child, lives, outcome, stage
+from letitloop.cli.demo.command import demo as demo_group
 from letitloop.cli.demo.documents import Section
 from letitloop.cli.demo.lives import ChildFailed, Life
 from letitloop.cli.demo.outcome import Outcome, Run
 from letitloop.cli.demo.receiver import Delivery, Receiver
 from letitloop.cli.demo.report import page
+from letitloop.cli.demo.witness import Witness
+from tests.cli.demos import lil, offline
 
 FIELDS = {
     "demo",
@@ -42,20 +46,6 @@ FIELDS = {
     "directory",
     "report",
 }
-
-
-def lil(*arguments, stdin=None, **environment) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.run(
-        [sys.executable, "-m", "letitloop", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **environment},
-        check=False,
-    )
 
 
 def demo(*arguments, **kwargs) -> dict:
@@ -84,6 +74,7 @@ def test_the_shipped_texts(tmp_path):
     assert "killed (SIGKILL) after summarise#" in done.stdout
     assert "replayed in" in done.stdout
     assert "ran again" in done.stdout
+    assert "the intent in the ledger" in done.stdout
     assert "OK: same brief as uninterrupted, delivered once, no finished call repeated." in done.stdout
     assert str(report) in done.stdout.replace("\n", "")
     assert "Traceback" not in done.stdout + done.stderr
@@ -112,7 +103,14 @@ def test_killed_mid_fan_out(document):
     assert result["uninterrupted"]["summariser_calls"] == 4
     assert result["interrupted"]["summariser_calls"] == 4 + len(result["ran_again"])
     assert result["interrupted"]["deliveries"] == result["uninterrupted"]["deliveries"] == 1
-    assert len(result["interrupted"]["idempotency_keys"][0]) >= 8
+    for run in (result["interrupted"], result["uninterrupted"]):
+        intent = run["intent"]
+        assert (intent["key"], intent["state"], intent["attempt"], intent["basis"]) == ("deliver", "SUCCEEDED", 1, "response")
+        assert intent["events"] == ["prepared", "dispatched", "succeeded"]
+        assert run["idempotency_keys"] == [intent["provider_key"]]
+        assert intent["arguments_sha256"] == result["brief_sha256"]
+    # one run, at two addresses: the key is that of the intent, wherever it is delivered to
+    assert result["interrupted"]["intent"]["provider_key"] == result["uninterrupted"]["intent"]["provider_key"]
     assert 0 < result["resume_seconds"] < second["seconds"]
     assert "Day 3" in result["brief"]
     assert result["log"]["run"].startswith("brief-")
@@ -146,6 +144,36 @@ def test_the_counts_come_from_files_that_can_be_looked_at(document, tmp_path):
     assert {line["pid"] for line in lines} == {life["pid"] for life in result["lives"]}
     assert result["store"] == str(store)
     assert any(store.iterdir())
+
+
+def test_the_delivery_is_an_intent_of_the_store_s_ledger(document, tmp_path):
+    store = tmp_path / "store"
+    done = lil("demo", document, "--store", store)
+    assert done.returncode == 0, done.stderr
+    command = re.search(r"The delivery's intent: lil (.*)", done.stdout)[1]
+    events = json.loads(lil(*command.split(), "--json").stdout)
+    assert [event["kind"] for event in events] == ["prepared", "dispatched", "succeeded"]
+    (run,) = json.loads(lil("runs", "--store", store, "--json").stdout)
+    shown = json.loads(lil("show", run["run"], "--store", store, "--json").stdout)
+    assert [(intent["key"], intent["state"]) for intent in shown["intents"]] == [("deliver", "SUCCEEDED")]
+    assert shown["markers"] == {}
+
+
+def test_a_delivery_whose_reply_was_lost_is_found_by_its_receipt(tmp_path, monkeypatch):
+    monkeypatch.setattr(brief_child, "witness", Witness(os.open(os.devnull, os.O_WRONLY), str(tmp_path / "calls")), raising=False)
+    sent = brief_child.post
+
+    def lose(*args):
+        sent(*args)
+        raise ConnectionResetError
+
+    monkeypatch.setattr(brief_child, "post", lose)
+    with Receiver() as receiver:
+        provider = brief_child.receiver_at(receiver.url("/a"))
+        ledger = Ledger(tmp_path / "actions.db")
+        assert ledger.run("brief-1", "deliver", provider, {"brief": "Bé"}) == 200
+        assert ledger.get("brief-1", "deliver").basis == "receipt"
+        assert [delivery.body for delivery in receiver.deliveries("/a")] == ["Bé".encode()]
 
 
 def test_a_store_can_be_used_again(document, tmp_path):
@@ -225,6 +253,15 @@ def test_help_of_the_group_tells_how_to_use_it():
     assert "demo" in lil("--help").stdout
 
 
+@pytest.mark.parametrize("name", ["brief", "http", "crash"])
+def test_every_option_is_on_the_page_of_the_command_line(name):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    body = page.partition(f"### lil demo {name}\n")[2].partition("\n### ")[0]
+    options = [option for parameter in demo_group.commands[name].params for option in parameter.opts if option.startswith("--")]
+    assert options
+    assert [option for option in options if f"`{option}" not in body] == []
+
+
 def test_the_group_loads_no_other_command():
     code = (
         "import sys; from click.testing import CliRunner; from letitloop.cli.app import lil\n"
@@ -252,31 +289,16 @@ def test_a_file_of_the_users_does_not_shadow_the_standard_library(document, tmp_
         assert done.returncode == 0, done.stderr
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "data")]
-
-
 def test_the_report_is_self_contained_and_escapes_what_users_wrote(document, tmp_path):
     path = tmp_path / "report.html"
     result = demo(document, "--report", path)
     text = path.read_text(encoding="utf-8")
-    parsed = _Page()
-    parsed.feed(text)
+    parsed = offline(text)
     assert result["report"] == str(path)
-    assert parsed.tags.count("svg") == 1
-    assert "script" not in parsed.tags
-    assert parsed.links == []
-    assert not re.search(r"url\(|@import|https?://", text)
     assert "the" not in parsed.tags  # "<the>" of the document's headings
     assert "Day 1 of &lt;the&gt; [voyage] &amp; more" in text
     assert "SIGKILL" in text
+    assert "SUCCEEDED (prepared, dispatched, succeeded)" in text
     # a diamond for each replayed step, a bar for each that ran or was in flight
     assert text.count('<path class="mark"') == len(result["replayed"])
     states = [step["state"] for life in result["lives"] for step in life["steps"]]
@@ -353,20 +375,29 @@ def _life(pid: int, *, calls: list[str], returned: list[str], **more) -> Life:
     return Life(pid, 0.0, calls=times, done=dict(times), returned=dict.fromkeys(returned, (1.0, 0.1)), ended=2.0, **more)
 
 
-LOG = ("split", "summarise", "merge", "deliver/deliver")
+LOG = ("split", "summarise", "merge", "deliver")
+INTENT = {"state": "SUCCEEDED", "provider_key": "k", "events": ["prepared", "dispatched", "succeeded"]}
 
 
-def _outcome(*, second: list[str], deliveries: int = 1, brief: str = "B", status: int = -9, first_merge: int = 2) -> Outcome:
+def _outcome(
+    *,
+    second: list[str],
+    deliveries: int = 1,
+    brief: str = "B",
+    status: int = -9,
+    first_merge: int = 2,
+    intent: dict = INTENT,
+) -> Outcome:
     steps = outcome.steps_of(1)
     records = [
         {"key": key, "status": "ok", "life": life} for key, life in zip(LOG, (1, first_merge - 1, first_merge, 2), strict=True)
     ]
     lives_ = [
         _life(1, calls=steps[:2], returned=steps[:2], status=status, killed=1.0, killed_after="summarise#1"),
-        _life(2, calls=second, returned=steps, status=0, brief=brief, log={"records": records}),
+        _life(2, calls=second, returned=steps, status=0, brief=brief, log={"records": records}, intent=intent),
     ]
     counted = [{"pid": life.pid, "step": step, "what": "start", "t": 0.0} for life in lives_ for step in life.calls]
-    alone = _life(3, calls=steps, returned=steps, status=0, brief="B")
+    alone = _life(3, calls=steps, returned=steps, status=0, brief="B", intent=INTENT)
     return Outcome(
         [Section("d", "t", "x")],
         0,
@@ -389,6 +420,13 @@ def _outcome(*, second: list[str], deliveries: int = 1, brief: str = "B", status
             "the log tells otherwise in which life it recorded: summarise#1, merge",
         ),
         ({"second": ["merge"]}, "no evidence of a call for deliver"),
+        (
+            {"second": ["merge", "deliver"], "intent": {**INTENT, "state": "UNKNOWN"}},
+            "the ledger has the delivery of the interrupted run as UNKNOWN, dispatched 1 times",
+        ),
+        ({"second": ["merge", "deliver"], "intent": {**INTENT, "events": ["dispatched"] * 2}}, "as SUCCEEDED, dispatched 2 times"),
+        ({"second": ["merge", "deliver"], "intent": {}}, "as None, dispatched 0 times"),
+        ({"second": ["merge", "deliver"], "intent": {**INTENT, "provider_key": "q"}}, "under another key than its intent's"),
     ],
 )
 def test_what_is_wrong_is_found_and_told(changes, message):

@@ -15,7 +15,7 @@ def pytest_terminal_summary(terminalreporter):
     ]
     if not rows:
         return
-    terminalreporter.section("mutants of the log, and the layer that killed each")
+    terminalreporter.section("mutants, and what killed each")
     for number, (name, layer, violation) in enumerate(sorted(rows, key=lambda row: (row[1], row[0])), 1):
         verdict = "killed by" if violation else "SURVIVED"
         terminalreporter.line(f"{number:3}  {name}")

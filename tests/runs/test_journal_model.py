@@ -82,7 +82,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.store = MemoryStore()
         self.model = Model()
         self.script = []  # (name, argument, fails)
-        self.made = 0
+        self.made = self.failing = 0
         self.run = durable(store=self.store, goal_id="g", sync="process")(lambda: self.body())
 
     # --- the script ------------------------------------------------------------------------------------------------------------
@@ -94,7 +94,8 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 20))
     def insert_failure(self, at):
         # of a name of its own: a failure under a key that another ordinal's success was recorded for is not modelled
-        self.script.insert(at % (len(self.script) + 1), (f"failing-{len(self.script)}-{self.made}", 0, True))
+        self.failing += 1
+        self.script.insert(at % (len(self.script) + 1), (f"failing-{self.failing}", 0, True))
 
     @precondition(lambda self: len(self.script) > 1)
     @rule(data=st.data())

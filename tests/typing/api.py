@@ -8,13 +8,54 @@ A line that ends in ``type: ignore`` states that the call is refused; both check
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 from typing_extensions import assert_type
 
-from letitloop import Retry, async_step, atomic_marker, carry, current_run, durable, durable_async, register, scope, step
+from letitloop import (
+    Approval,
+    Intent,
+    IntentEvent,
+    Ledger,
+    Limit,
+    MemoryStore,
+    ProcessDied,
+    Redacted,
+    Retry,
+    SupervisionEvent,
+    Ticket,
+    Trusted,
+    async_step,
+    atomic_marker,
+    carry,
+    current_run,
+    durable,
+    durable_async,
+    effect,
+    effect_context,
+    register,
+    register_provider,
+    scope,
+    step,
+    supervise,
+)
+from letitloop.effects.context import EffectContext, from_context
+from letitloop.effects.provider import (
+    Caps,
+    Dispatch,
+    Found,
+    NotExecuted,
+    NotFound,
+    StillRunning,
+    Succeeded,
+    Unavailable,
+    Unknown,
+    Window,
+)
+from letitloop.effects.providers import FunctionProvider
 
 
 class User:
@@ -105,6 +146,58 @@ def durable_functions_know_their_runs() -> None:
     bare.runs.forget(1, word="x")
 
 
+# --- supervise: bare, with options, around functions and durable functions
+
+
+def told(event: SupervisionEvent) -> None:
+    assert_type(event.reason, str)
+    assert_type(event.runs, tuple[str, ...])
+
+
+@supervise
+def supervised(n: int, *, word: str = "") -> str:
+    return word * n
+
+
+@supervise(max_restarts=5, restart_on="signal,exit:3", stall=300, on_restart=told, start="spawn")
+async def asupervised(n: int) -> str:
+    return str(n)
+
+
+@supervise(max_restarts=5, backoff=1.0)
+@durable(goal_id="supervised")
+def supervised_run(n: int) -> str:
+    return str(n)
+
+
+@supervise
+@durable
+async def asupervised_run(n: int) -> str:
+    return str(n)
+
+
+class Supervised:
+    @supervise(backoff=0)
+    def method(self, n: int) -> str:
+        return str(n)
+
+
+async def supervise_keeps_the_signature() -> None:
+    assert_type(supervised(1, word="x"), str)
+    assert_type(await asupervised(1), str)
+    assert_type(supervised_run(1), str)
+    assert_type(supervised_run.runs.forget(1), bool)
+    assert_type(await asupervised_run(1), str)
+    assert_type(Supervised().method(1), str)
+    supervised("1")  # type: ignore[arg-type]
+    supervised_run(word="1")  # type: ignore[call-arg]
+    supervise(start="thread")  # type: ignore[call-overload]
+    try:
+        supervised(1)
+    except ProcessDied as died:
+        assert_type(died.stderr, tuple[str, ...])
+
+
 # --- step: call form and decorator form
 
 
@@ -192,3 +285,157 @@ class Money:
 
 register(Money, encode=lambda money: money.cents, decode=lambda cents: Money(cents), name="money", version=1)
 register(User, migrate=None)
+
+
+# --- the ledger and its providers
+
+
+class Refunds:
+    """A provider of one's own: what it lacks is not asked for, as its capabilities say."""
+
+    name = "refunds"
+    caps = Caps(redispatch=Window(23 * 3600, checks_body=True, stores_5xx=False), lookup="strong", tombstone=True)
+
+    def identity(self) -> str:
+        return "refunds/1 account-7"
+
+    def validate(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        pass
+
+    def execute(self, dispatch: Dispatch) -> Succeeded | NotExecuted | Unknown:
+        assert_type(dispatch.provider_key, str)
+        return Succeeded({"id": 1}, receipt="r-1", basis="replay")
+
+    def reconcile(self, dispatch: Dispatch) -> Found | StillRunning | NotFound | NotExecuted | Unavailable:
+        return Found(None, dispatch.provider_key, {"amount_minor": 1200})
+
+    def tombstone(self, dispatch: Dispatch) -> Found | StillRunning | NotExecuted | Unavailable:
+        return NotExecuted("tombstoned", "its key is occupied")
+
+
+class NoProvider:
+    def execute(self, dispatch: Dispatch) -> None:
+        pass
+
+
+def plain_function(amount_minor: int) -> str:
+    return str(amount_minor)
+
+
+def ledgers() -> None:
+    refunds = Refunds()
+    Ledger()
+    Ledger(store=MemoryStore())
+    ledger = Ledger("actions.db", clock=lambda: 0.0, cipher=None, codecs=None, accept_restored=False)
+    ledger.run("shop-1", "order-42", refunds)
+    ledger.run(namespace="shop-1", key="order-42", provider=refunds, arguments={"amount_minor": 1200})
+    ledger.run(
+        "shop-1",
+        "order-42",
+        FunctionProvider(plain_function, identity="shop-1"),
+        {"amount_minor": 1200},
+        operation="refund",
+        recover="resend",
+        redact=("card",),
+        payload=None,
+        limit=Limit(group="refund/42", max_intents=1, max_sum=("amount_minor", lambda arguments: 5000)),
+        block_group_on=None,
+        approval=Approval(when=lambda arguments: arguments["amount_minor"] > 5000, ttl="1h"),
+        compensates=("shop-1", "order-41"),
+        ticket=ledger.authorize("refund", scope={"order_id": 42}, max_amount=1200),
+        retry=("not_sent", "rejected"),
+        max_attempts=3,
+    )
+    assert_type(ledger.reconcile("shop-1", "order-42", refunds), Intent)
+    ledger.resend("shop-1", "order-42", refunds)
+    ledger.retry_failed("shop-1", "order-42")
+    ledger.retry_failed("shop-1", "order-42", refunds, by="human ada")
+    assert_type(ledger.resolve("shop-1", "order-42", outcome="failed", evidence="case 7", by="ada"), Intent)
+    assert_type(ledger.approve("shop-1", "order-42", by="ada"), Intent)
+    assert_type(ledger.deny("shop-1", "order-42", by="ada", reason="no"), Intent)
+    assert_type(ledger.cancel("shop-1", "order-42", reason="no"), Intent)
+    assert_type(ledger.get("shop-1", "order-42").arguments, Mapping[str, Any])
+    assert_type(ledger.events("shop-1", "order-42"), list[IntentEvent])
+    assert_type(ledger.anomalies(), list[IntentEvent])
+    assert_type(ledger.list(state="UNKNOWN", namespace="shop-1"), list[Intent])
+    assert_type(ledger.prune(older_than=timedelta(days=90)), int)
+    assert_type(ledger.authorize("refund"), Ticket)
+    assert_type(Redacted("00").sha256, str)
+    ledger.run("shop-1", "order-42", NoProvider())  # type: ignore[arg-type]
+    ledger.run("shop-1", "order-42", refunds, bogus=1)  # type: ignore[call-arg]
+    ledger.run("shop-1", "order-42", refunds, recover="hope")  # type: ignore[arg-type]
+    ledger.resolve("shop-1", "order-42", outcome="failed", evidence="case 7")  # type: ignore[call-arg]
+    ledger.approve("shop-1", "order-42")  # type: ignore[call-arg]
+
+
+async def async_ledgers(ledger: Ledger) -> None:
+    refunds = Refunds()
+    await ledger.arun("shop-1", "order-42", refunds, {"amount_minor": 1200}, recover="block")
+    assert_type(await ledger.areconcile("shop-1", "order-42", refunds), Intent)
+    await ledger.aresend("shop-1", "order-42", refunds)
+    await ledger.aretry_failed("shop-1", "order-42", refunds)
+    assert_type(await ledger.aresolve("shop-1", "order-42", outcome="failed", evidence="case 7", by="ada"), Intent)
+    assert_type(await ledger.aapprove("shop-1", "order-42", by="ada"), Intent)
+    assert_type(await ledger.adeny("shop-1", "order-42", by="ada", reason="no"), Intent)
+    assert_type(await ledger.acancel("shop-1", "order-42"), Intent)
+    assert_type(await ledger.aget("shop-1", "order-42"), Intent)
+    assert_type(await ledger.aevents("shop-1", "order-42"), list[IntentEvent])
+    assert_type(await ledger.aanomalies(), list[IntentEvent])
+    assert_type(await ledger.alist(), list[Intent])
+    assert_type(await ledger.aprune(older_than=timedelta(days=90)), int)
+    assert_type(await ledger.aauthorize("refund", {"order_id": 42}, max_amount=5), Ticket)
+
+
+# --- guarded functions
+
+
+def resolve_order(value: Any, context: EffectContext) -> str:
+    return f"{context.tenant}/{value}"
+
+
+@effect(
+    key="refund/{order_id}/{request_id}",
+    scope="shop/{ctx.tenant}",
+    provider=Refunds(),
+    trusted={"request_id": from_context, "order_id": resolve_order},
+    model_fields=("order_id",),
+    limit=Limit(group="refund/{order_id}", max_intents=1),
+    approval=Approval(ttl=3600),
+    ledger=Ledger(),
+    ticket=None,
+    payload=("amount_minor",),
+    redact=(),
+    recover="reconcile",
+    block_group_on="UNKNOWN",
+    retry=("not_sent",),
+    max_attempts=3,
+)
+def refund(order_id: str, amount_minor: int, *, request_id: Trusted[str] = "") -> User:
+    return User()
+
+
+@effect(key="mail/{to}", provider="mailer")
+async def mail(to: str) -> bytes:
+    return to.encode()
+
+
+@effect(key="note/{to}")
+def note(to: str, *, campaign: Trusted[str]) -> int:
+    without: str = campaign
+    return len(to + without)
+
+
+def guarded_functions_return_what_they_returned() -> None:
+    register_provider("mailer", Refunds())
+    register_provider("lazy", Refunds)
+    with effect_context(tenant="acme", request_id="r1") as context:
+        assert_type(refund("42", 1200), User)
+        assert_type(note("ada"), int)
+    assert_type(context, EffectContext)
+    effect(key="k/{a}", recover="hope")  # type: ignore[arg-type]
+    effect(provider=Refunds())  # type: ignore[call-arg]
+    effect(key="k/{a}", provider=NoProvider())  # type: ignore[arg-type]
+
+
+async def guarded_async_functions_too() -> None:
+    assert_type(await mail("ada"), bytes)

@@ -10,12 +10,19 @@ Every message says what happened, to which run and step, what is safe now, and w
 from __future__ import annotations
 
 __all__ = [
+    "ActionConflict",
+    "ApprovalRequired",
     "AsyncMisuse",
     "CodecError",
     "DecodeError",
+    "Fenced",
     "ForeignFile",
     "GeneratorFunction",
     "Halt",
+    "InFlight",
+    "IntentFailed",
+    "IntentNotFound",
+    "IntentPruned",
     "InvalidArgument",
     "LetItLoopError",
     "LogCorrupt",
@@ -25,6 +32,8 @@ __all__ = [
     "LogSuspect",
     "LogVersionError",
     "LogWriteFailed",
+    "NotAuthorized",
+    "ProcessDied",
     "RecordTooLarge",
     "RecordedError",
     "RunFinished",
@@ -269,11 +278,72 @@ class StepChanged(Halt):
         self.arguments = arguments
 
 
-class UnknownOutcome(Halt):
-    """An action on the outside world may or may not have happened, and nothing here can tell.
+# --- actions on the outside world --------------------------------------------------------------------------------------------
+
+
+class ActionConflict(LetItLoopError):
+    """Another action is on record under this key; that record stands, and nothing was done.
 
     Attributes:
-        namespace: whose action it is: an account, a tenant, or a run.
+        kind: what differs: ``"payload"``, ``"provider"``, or ``"operation"``.
+        namespace: whose action it is.
+        key: which action it is.
+        fields: the names of the arguments that differ; their values are not told.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str = "payload", namespace: str = "", key: str = "", fields: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.namespace = namespace
+        self.key = key
+        self.fields = fields
+
+
+class IntentFailed(LetItLoopError):
+    """An action certainly did not happen.
+
+    Attributes:
+        kind: how that is certain: ``"not_sent"``, ``"rejected"``, ``"tombstoned"``, ``"human"``, or ``"cancelled"``.
+        namespace: whose action it is.
+        key: which action it is.
+        certificate: the proof, in words.
+        detail: the provider's own statement, if it made one.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str = "", namespace: str = "", key: str = "", certificate: str = "", detail: object = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.namespace = namespace
+        self.key = key
+        self.certificate = certificate
+        self.detail = detail
+
+
+class InFlight(LetItLoopError):
+    """The action is being carried out right now, by a live owner; it was not started a second time.
+
+    Attributes:
+        namespace: whose action it is.
+        key: which action it is.
+        owner: who carries it out.
+    """
+
+    def __init__(self, message: str, *, namespace: str = "", key: str = "", owner: str = "") -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key
+        self.owner = owner
+
+
+class ApprovalRequired(LetItLoopError):
+    """The action is recorded and waits for somebody's approval; nothing was sent.
+
+    Attributes:
+        namespace: whose action it is.
         key: which action it is.
     """
 
@@ -281,3 +351,80 @@ class UnknownOutcome(Halt):
         super().__init__(message)
         self.namespace = namespace
         self.key = key
+
+
+class NotAuthorized(LetItLoopError):
+    """The application did not authorise this action: a limit, a ticket, or a trusted value refuses it; nothing was recorded."""
+
+
+class IntentNotFound(LetItLoopError, LookupError):
+    """The ledger has no intent of this namespace and key."""
+
+
+class IntentPruned(LetItLoopError):
+    """This key was used long ago, and its record was pruned; nothing was sent.
+
+    Attributes:
+        namespace: whose action it was.
+        key: which action it was.
+        state: the state it had in the end.
+    """
+
+    def __init__(self, message: str, *, namespace: str = "", key: str = "", state: str = "") -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key
+        self.state = state
+
+
+class Fenced(Halt):
+    """A stale owner came back with a result that contradicts what was settled meanwhile; it was kept as evidence.
+
+    Attributes:
+        namespace: whose action it is.
+        key: which action it is.
+    """
+
+    def __init__(self, message: str, *, namespace: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key
+
+
+class UnknownOutcome(Halt):
+    """An action on the outside world may or may not have happened, and nothing here can tell.
+
+    Attributes:
+        namespace: whose action it is: an account, a tenant, or a run.
+        key: which action it is.
+        reason: what was seen, in words.
+    """
+
+    def __init__(self, message: str, *, namespace: str = "", key: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key
+        self.reason = reason
+
+
+# --- processes ---------------------------------------------------------------------------------------------------------------
+
+
+class ProcessDied(LetItLoopError):
+    """The process of a supervised function died, and was not started again.
+
+    Attributes:
+        reason: how it died, in words: ``SIGKILL``.
+        exit_code: its exit code; 128+n for signal n.
+        restarts: how often it was started again before.
+        stderr: the last lines that it wrote to standard error.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str = "", exit_code: int = 0, restarts: int = 0, stderr: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.exit_code = exit_code
+        self.restarts = restarts
+        self.stderr = stderr

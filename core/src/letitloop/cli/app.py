@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "LazyGroup", "close_to", "lil"]
 # name -> (module:attribute of the click command, the line that `lil --help` shows)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("letitloop.cli.demo:demo", "Watch a run being killed and resumed, on real text."),
+    "watch": ("letitloop.cli.watch:watch", "Start a program, and start it again when it dies."),
     "runs": ("letitloop.cli.runs:runs", "List runs."),
     "show": ("letitloop.cli.show:show", "Show a run: its lives, its steps on a timeline, its failures."),
     "rewind": ("letitloop.cli.runs:rewind", "Take back what a run recorded from a step on."),
@@ -30,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compact": ("letitloop.cli.logs:compact", "Drop what no longer counts from runs' logs."),
     "seal": ("letitloop.cli.seals:seal", "Print a sealed log's head, to keep elsewhere."),
     "proof": ("letitloop.cli.seals:proof", "Write a sealed log with its head to a file that proves itself."),
+    "ledger": ("letitloop.cli.ledger:ledger", "Actions on the outside world: list, reconcile, resolve, approve..."),
+    "doctor": ("letitloop.cli.doctor:doctor", "Check a store: disk, ledger, owners, open intents, clock."),
     "completion": ("letitloop.cli.completion:completion", "Print a shell's completion script."),
 }
 
@@ -37,7 +40,8 @@ EXIT_CODES = """\b
 Exit codes:
   0  done; of logs: all are good (a torn tail is: the next start cuts it off)
   1  it could not be done, or damage was found: the message says what to do
-  2  the command line means nothing: unknown option, missing file, bad value
+  2  the command line means nothing: unknown option, missing file, bad value;
+     of lil ledger: the outcome of the intent is still unknown
   130  Ctrl+C
 """
 

@@ -53,7 +53,8 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604_800}
 def runs(*, store: str | None, as_json: bool) -> None:
     """List the runs of a store, the newest first; a run inside a run stands under it.
 
-    LIVES counts the processes that worked on a run: more than one means that it was resumed.
+    LIVES counts the processes that worked on a run: more than one means that it was resumed. In brackets: how many of them a
+    watcher started because the one before had died.
     """
     place = open_store(store, whole=True)
     found = all_runs(place)
@@ -74,6 +75,7 @@ def as_dict(run: RunInfo) -> dict[str, Any]:
         "status": run.status,
         "steps": len(run.steps),
         "lives": len(run.lives),
+        "restarts": sum(bool(life.restart) for life in run.lives),
         "pid": run.pid or None,
         "parent": run.parent,
         "created": iso(run.created),
@@ -127,7 +129,9 @@ def _cells(shown: list[tuple[RunInfo, int]]) -> dict[str, list[str]]:
         cells["goal"].append(goal if len(goal) <= _GOAL else goal[: _GOAL - 1] + "…")
         cells["status"].append(run.status)
         cells["steps"].append(f"{len(run.steps):,}")
-        cells["lives"].append(str(len(run.lives) or ""))
+        restarts = sum(bool(life.restart) for life in run.lives)
+        told = f" ({count(restarts, 'restart')})" if restarts else ""
+        cells["lives"].append(f"{len(run.lives)}{told}" if run.lives else "")
         cells["started"].append(moment(run.created, short=True))
         cells["age"].append(ago(run.created))
         cells["size"].append(size(run.size) if run.size else "")

@@ -32,6 +32,7 @@ from letitloop.cli.common import (
     store_option,
     table,
 )
+from letitloop.cli.ledger_at import OPEN
 from letitloop.cli.markers import Markers
 from letitloop.cli.runs import STYLES, as_dict
 from letitloop.runs.history import find_run
@@ -46,7 +47,8 @@ __all__ = ["show"]
 
 _MOST_ROWS = 60
 _MARKER_STYLES = {"effect": "magenta", "done": "magenta", "open": "yellow", "unfinished": "dim"}
-_STEP_STYLES = {"ok": "green", "failed": "red", "retried": "yellow", **_MARKER_STYLES}
+_INTENT_STYLES = {"succeeded": "magenta", "unknown": "yellow", "dispatched": "cyan", "prepared": "cyan", "cancelled": "dim"}
+_STEP_STYLES = {"ok": "green", "failed": "red", "retried": "yellow", **_MARKER_STYLES, **_INTENT_STYLES}
 _WIDE = 80
 """As many columns as a line needs for a timeline."""
 
@@ -67,8 +69,9 @@ def show(*, run: str, traceback: bool, everything: bool, store: str | None, key_
     \b
     done        a marker's block was completed: its action happened, once
     open        it was entered and not completed: its action may have happened
-    unfinished  an earlier attempt at the same marker
-    effect      the store's ledger does not know the marker
+    unfinished  an earlier attempt at the same marker or intent
+    succeeded, unknown ...  the state of an intent: lil ledger show
+    effect      the store's ledger knows no such marker or intent
     """  # noqa: D301 - a real backspace: it keeps click from re-wrapping the table
     place = open_store(store)
     at = log_of(place, find_run(place, run))
@@ -100,7 +103,14 @@ def _ends(info: RunInfo, flying: list[str]) -> list[tuple[str, tuple[str, ...]]]
 
 def _data(info: RunInfo, markers: Markers, flying: list[str], children: list[str], path: str) -> dict[str, Any]:
     lives = [
-        {"life": number, "at": iso(life.at), "pid": life.pid, "ended": ended, "in_flight_at_end": list(left)}
+        {
+            "life": number,
+            "at": iso(life.at),
+            "pid": life.pid,
+            "restarted_after": life.restart or None,
+            "ended": ended,
+            "in_flight_at_end": list(left),
+        }
         for number, (life, (ended, left)) in enumerate(zip(info.lives, _ends(info, flying), strict=False), 1)
     ]
     steps = [
@@ -117,7 +127,7 @@ def _data(info: RunInfo, markers: Markers, flying: list[str], children: list[str
         }
         for step in info.steps
     ]
-    ledger = {"markers": markers.as_data(), "ledger_error": markers.damage or None}
+    ledger = {"markers": markers.as_data(), "intents": markers.intents_as_data(), "ledger_error": markers.damage or None}
     return {**as_dict(info), "path": path, "children": children, "lives": lives, "steps": steps, **ledger}
 
 
@@ -153,6 +163,9 @@ def _advice(info: RunInfo, markers: Markers) -> str:
     if uncertain:
         verb = "its action" if uncertain == 1 else "their actions"
         said.append(f"{count(uncertain, 'open marker')}, see below: find out whether {verb} happened")
+    unknown = sum(standing in OPEN for _, standing in markers.intents)
+    if unknown:
+        said.append(f"{count(unknown, 'intent')} of unknown outcome, see below")
     return "; ".join(part for part in said if part)
 
 
@@ -171,7 +184,8 @@ def _next_start(info: RunInfo) -> str:
 def _print_lives(out: Console, info: RunInfo, flying: list[str]) -> None:
     from rich.text import Text
 
-    ends = _ends(info, flying)
+    watched = [f"{plain(later.restart)}; restarted by its watcher" if later.restart else "" for later in info.lives[1:]]
+    ends = [(told or ended, left) for told, (ended, left) in zip([*watched, ""], _ends(info, flying), strict=False)]
     cells: dict[str, list[str]] = {"life": [], "began": [], "pid": [], "records": [], "end": []}
     for number, (life, (ended, left)) in enumerate(zip(info.lives, ends, strict=False), 1):
         cells["life"].append(str(number))
@@ -294,13 +308,16 @@ def _cells(steps: list[StepInfo], markers: Markers) -> dict[str, list[str]]:
 def _print_markers(out: Console, markers: Markers) -> None:
     from rich.text import Text
 
-    if not (markers.damage or markers.open):
+    intents = markers.intent_lines()
+    if not (markers.damage or markers.open or intents):
         return
     out.print()
     for key, meaning in markers.lines():
         out.print(Text.assemble(("open", "yellow"), f": {plain(key)}: {meaning}"), soft_wrap=True)
+    for name, meaning in intents:
+        out.print(Text.assemble(("intent", "yellow"), f" {name}: {meaning}"), soft_wrap=True)
     if markers.damage:
-        said = f"whether the markers were completed cannot be told: {plain(markers.damage)}"
+        said = f"what became of markers and intents cannot be told: {plain(markers.damage)}"
         out.print(Text(said, style="bold red"), soft_wrap=True)
 
 

@@ -7,7 +7,6 @@ the row STARTED knows that the process that started it is gone, and that nobody 
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from base64 import b32encode
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from letitloop import failpoints
 from letitloop.codecs import default_codecs
 from letitloop.codecs.fingerprint import type_name
 from letitloop.effects.ledger_file import LedgerFile, open_ledger
-from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, StoreError, UnknownOutcome
+from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, UnknownOutcome
 from letitloop.runs.failures import text_of
 from letitloop.runs.identity import escape
 from letitloop.runs.scope import current_scope, restore, running_loop
@@ -29,6 +28,7 @@ from letitloop.wal.lock import remove as remove_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from contextvars import Token
     from types import TracebackType
     from typing import Literal
@@ -436,43 +436,12 @@ def marker_states(location: str, instance: str) -> dict[str, MarkerState]:
     Raises:
         StoreError: the ledger is damaged, another program's, or cannot be read.
     """
-    kind, _, path = location.partition(":")
-    if kind != "sqlite":
-        with open_ledger(location).transaction() as inside:
-            return _states(inside, instance)
-    if not os.path.exists(path):
-        return {}
-    log = path + "-wal"
-    try:
-        # A reader of a file in WAL mode makes -wal and -shm where they are not. If they are not, nobody writes, and the file can
-        # be read just as it is, on a read-only disk too; if a writer came meanwhile, what was read does not count.
-        if not os.path.exists(log):
-            try:
-                found = _read_states(path, instance, "immutable=1")
-            except sqlite3.Error:
-                if not os.path.exists(log):
-                    raise
-            else:
-                if not os.path.exists(log):
-                    return found
-        return _read_states(path, instance, "mode=ro")
-    except sqlite3.Error as exc:
-        raise StoreError(f"the ledger {path} cannot be read: {exc}. It was left as it is.") from exc
+    from letitloop.effects.reading import read
 
-
-def _read_states(path: str, instance: str, mode: str) -> dict[str, MarkerState]:
-    from urllib.parse import quote
-
-    connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, timeout=5)
-    try:
-        return _states(connection, instance)
-    finally:
-        connection.close()
+    return read(location, lambda inside: _states(inside, instance), {}, version=1)
 
 
 def _states(connection: sqlite3.Connection, instance: str) -> dict[str, MarkerState]:
-    if not connection.execute("select count(*) from sqlite_master").fetchone()[0]:
-        return {}  # its maker has made no table yet
     rows = connection.execute(
         "select name, state, attempts, owner, started, finished, error from marker where namespace=? order by name",
         (f"run/{instance}",),

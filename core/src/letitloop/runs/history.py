@@ -79,14 +79,16 @@ class Life:
         at: when it began, in seconds since 1970-01-01 UTC.
         pid: the process.
         in_flight: the steps that were running when the life before it ended, as far as that could be told.
+        restart: what ended the process before, if a watcher started this one in its place: ``SIGKILL``; else empty.
     """
 
-    __slots__ = ("at", "in_flight", "pid")
+    __slots__ = ("at", "in_flight", "pid", "restart")
 
-    def __init__(self, at: float, pid: int, in_flight: tuple[str, ...]) -> None:
+    def __init__(self, at: float, pid: int, in_flight: tuple[str, ...], restart: str = "") -> None:
         self.at = at
         self.pid = pid
         self.in_flight = in_flight
+        self.restart = restart
 
 
 class RunInfo:
@@ -241,7 +243,8 @@ def _read_life(info: RunInfo, entry: Entry, view: View, codecs: Codecs) -> None:
         info.goal_id, info.function, info.created = said["goal"], said["function"], at
         info.parent = said.get("parent")
         info.instance = str(said.get("instance", ""))
-    info.lives.append(Life(at, said["pid"], tuple(str(key) for key in said.get("in_flight", ()))))
+    restart = str(said.get("restart") or "")
+    info.lives.append(Life(at, said["pid"], tuple(str(key) for key in said.get("in_flight", ())), restart))
     info.updated = max(info.updated, at)
     if info.status == "failed":
         info.status, info.error = "interrupted", ""  # it was taken up again since

@@ -196,6 +196,13 @@ class Journal:
             return {}
         return as_fields(self._codecs.decode(self._read(self.start)), goal=str, instance=str, created=float)
 
+    def last_drive(self) -> dict[str, Any]:
+        """Return what is recorded of the last drive of the run; empty in a new log."""
+        for entry in reversed(self._entries):
+            if entry.kind in (START, RESUME):
+                return as_fields(self._codecs.decode(self._read(entry)))
+        return {}
+
     def result(self) -> tuple[Value, Head]:
         """Return a finished run's recorded result, decoded afresh, with its record's head."""
         assert self.end is not None, "only a finished run has a result"

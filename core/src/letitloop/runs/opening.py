@@ -10,10 +10,11 @@ from letitloop.codecs import default_codecs
 from letitloop.errors import InvalidArgument, LogLocked, RunFinished, StoreError
 from letitloop.runs.identity import bound, function_goal, run_name, source_fingerprint
 from letitloop.runs.journal import Journal, Value
-from letitloop.runs.records import GUARDED, RESUME, START, Head
+from letitloop.runs.records import GUARDED, RESUME, START, Head, as_fields
 from letitloop.runs.run import Run
 from letitloop.runs.scope import current_scope
 from letitloop.store.directory import resolve_store
+from letitloop.store.supervised import levels
 from letitloop.version import __version__
 from letitloop.wal.format import SUSPECT, TORN
 from letitloop.wal.lock import NOTE_SIZE
@@ -197,6 +198,13 @@ def open_run(opening: Opening) -> Run | Value:
         description = journal.description()
         _check_owner(description, opening, log)
         if journal.end is not None:
+            reason = _reason(journal) if opening.on_complete != "return" else ""
+            if reason:  # its process finished it, died, and the next one asks for it: once, as this record tells
+                log.queue(RESUME, b"", spec.codecs.encode(_drive("at", time.time(), in_flight=[], restart=reason)))
+                value, _ = journal.result()
+                log.lock.hand_on()
+                log.close()
+                return value
             if opening.on_complete != "restart":
                 value, head = journal.result()
                 if opening.on_complete == "raise":
@@ -263,6 +271,24 @@ def _open_log(opening: Opening) -> Log:
         ) from None
 
 
+def _reason(journal: Journal) -> str:
+    """Return what ended the process that drove the run before, if a watcher started this one in its place; else nothing."""
+    around = levels()
+    if not around:
+        return ""
+    then = as_fields(journal.last_drive().get("supervision") or {})
+    return next((level.reason for level in around if isinstance(then.get(level.name), int) and then[level.name] < level.life), "")
+
+
+def _drive(when: str, now: float, **more: object) -> dict[str, object]:
+    """Return what is recorded of this drive of a run, and of the watchers around it."""
+    said: dict[str, object] = {when: now, "pid": os.getpid(), **more}
+    around = levels()
+    if around:
+        said["supervision"] = {level.name: level.life for level in around}
+    return said
+
+
 def _begin(opening: Opening, log: Log, journal: Journal, description: dict[str, object]) -> Run:
     spec = opening.spec
     now = time.time()
@@ -273,7 +299,7 @@ def _begin(opening: Opening, log: Log, journal: Journal, description: dict[str, 
         in_flight = tuple(note.decode("utf-8", "replace") for note in log.lock.left_behind if note not in done)
         source_changed = description.get("source") != spec.source
         _tell_resumption(opening, journal, in_flight)
-        resume = {"at": now, "pid": os.getpid(), "in_flight": list(in_flight)}
+        resume = _drive("at", now, in_flight=list(in_flight), restart=_reason(journal))
         log.queue(RESUME, b"", spec.codecs.encode(resume))
     else:
         description = {
@@ -282,8 +308,7 @@ def _begin(opening: Opening, log: Log, journal: Journal, description: dict[str, 
             "named": spec.goal_id is not None,
             "arguments": opening.arguments,
             "source": spec.source,
-            "created": now,
-            "pid": os.getpid(),
+            **_drive("created", now),
             "instance": os.urandom(16).hex(),
             "parent": opening.parent,
             "version": __version__,

@@ -8,6 +8,7 @@ from time import time
 
 from letitloop import failpoints
 from letitloop.errors import CodecError, Halt, LogPoisoned, RecordTooLarge, StepChanged, UnencodableError
+from letitloop.runs.exits import announce
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
@@ -64,8 +65,8 @@ class Call(Scope):
     nested = True
     place = 1
 
-    _steps = None
-    _scopes = None
+    _steps: dict[str, Counter] | None = None
+    _scopes: dict[str, Counter] | None = None
 
     def __init__(
         self,
@@ -327,7 +328,8 @@ class Run:
             else:
                 lock.keep()
             call.slot = -1
-            if self._live:
+            # most calls have none inside them, and nothing to look for
+            if self._live and (call._steps is not None or call._scopes is not None):
                 for key in [key for key in list(self._live) if key.startswith(call.prefix)]:
                     self._live.pop(key, None)
 
@@ -383,6 +385,7 @@ class Run:
             Halt: one was raised in this drive and swallowed by the program.
         """
         if self._halted is not None:
+            announce(self._halted)
             raise self._halted
         try:
             body = self.codecs.encode(value)
@@ -405,6 +408,7 @@ class Run:
         """
         found = list(chain(error))
         halted = self._halted
+        announce(halted or error)
         if halted is not None and error is not halted and (isinstance(error, Exception) or any(one is halted for one in found)):
             raise halted from error
         if not isinstance(error, Exception):

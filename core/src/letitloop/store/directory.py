@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 
 from letitloop.errors import InvalidArgument, LogWriteFailed, StoreError
+from letitloop.store.supervised import tell
 from letitloop.wal.files import default_fs
 from letitloop.wal.lock import holder
 from letitloop.wal.memory import MemoryFs
@@ -87,7 +88,7 @@ class DirectoryStore:
         try:
             if not self._fs.exists(path):
                 self._prepare(room)
-            return open_log(
+            log = open_log(
                 path,
                 fs=self._fs,
                 sync=sync,
@@ -106,6 +107,8 @@ class DirectoryStore:
                 f"the store {self.root} cannot be written: {exc}. Nothing was run or recorded. Mend its permissions or space, or "
                 f"name another with store= or {VARIABLE}."
             ) from exc
+        tell(room, name, path, log)
+        return log
 
     def view_log(self, room: str, name: str, *, seal_key: bytes | None = None) -> View:
         """Open a log for reading; see :class:`letitloop.store.protocol.Store`."""

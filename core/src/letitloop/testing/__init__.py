@@ -5,7 +5,8 @@
 * :func:`kill_sweep`: SIGKILL a program at each event, run it again, compare. :class:`CallLog` counts what it really did.
 * :func:`assert_replayable`: drive a function against its own log, with no live call, and name the first call that differs.
 * :func:`plain`: steps call their functions directly, for unit tests of code that uses steps.
-* :class:`StoreContract`: the suite that every store must pass.
+* :class:`StoreContract`: the suite that every store must pass; :class:`ProviderContract`: that of every provider of effects, with
+  :class:`Held` for its hooks; :class:`IntentStoreContract`: that of every place where intents are stored.
 * ``failpoints``: end or spoil a process at a named point (``LETITLOOP_FAILPOINT=name:action@n``).
 
 Never loaded by ``import letitloop``.
@@ -16,7 +17,9 @@ from __future__ import annotations
 from letitloop import failpoints
 from letitloop.testing.evidence import CallLog
 from letitloop.testing.faults import Fault, FaultFs
+from letitloop.testing.intent_store_contract import IntentStoreContract
 from letitloop.testing.plain import plain
+from letitloop.testing.provider_contract import Held, ProviderContract
 from letitloop.testing.replay import assert_replayable
 from letitloop.testing.simfs import CrashState, SimFs
 from letitloop.testing.store_contract import StoreContract
@@ -27,6 +30,9 @@ __all__ = [
     "CrashState",
     "Fault",
     "FaultFs",
+    "Held",
+    "IntentStoreContract",
+    "ProviderContract",
     "SimFs",
     "StoreContract",
     "SweepFailure",

@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from letitloop.wal.files import Fs
 
-__all__ = ["NOTE_SIZE", "SUFFIX", "Lock", "holder", "left_notes", "remove"]
+__all__ = ["MAX_NOTES", "NOTE_SIZE", "SUFFIX", "Lock", "holder", "left_notes", "note_at", "pack_note", "remove"]
 
 SUFFIX = ".lock"
 _HEAD = 64
@@ -36,7 +36,7 @@ _SLOT = 128
 _LENGTH = Struct("<H")
 NOTE_SIZE = _SLOT - 2
 _HEADS = [_LENGTH.pack(length) for length in range(NOTE_SIZE + 1)]
-_MAX_NOTES = 4096
+MAX_NOTES = 4096
 
 
 class Lock:
@@ -51,7 +51,7 @@ class Lock:
 
     def __init__(self, fs: Fs, path: str, handle: int) -> None:
         self._fs = fs
-        self._handle = handle
+        self._handle = -1  # until all is well: whoever opened it closes it, and __del__ must not close it a second time
         self._free: list[int] = []
         self._handed_on = False
         self._slots = count()
@@ -60,6 +60,7 @@ class Lock:
         fs.truncate(handle, 0)
         fs.pwrite(handle, f"pid {os.getpid()}\n".encode().ljust(_HEAD), 0)
         _held.add(self)
+        self._handle = handle
 
     @classmethod
     def acquire(cls, fs: Fs, log_path: str, *, wait: bool = False) -> Lock:
@@ -104,7 +105,7 @@ class Lock:
         except IndexError:
             slot = next(self._slots)  # atomic: any thread may note
         size = len(what)
-        self._write(slot, _HEADS[size] + what if size <= NOTE_SIZE else _HEADS[NOTE_SIZE] + what[:NOTE_SIZE])
+        self._write(slot, _HEADS[size] + what if size <= NOTE_SIZE else pack_note(what))
         return slot
 
     def free(self, slot: int) -> None:
@@ -116,9 +117,9 @@ class Lock:
         self._write(slot, bytes(2))
 
     def _write(self, slot: int, data: bytes) -> None:
-        if slot < _MAX_NOTES and self._handle >= 0:
+        if slot < MAX_NOTES and self._handle >= 0:
             try:
-                self._fs.pwrite(self._handle, data, _HEAD + slot * _SLOT)
+                self._fs.pwrite(self._handle, data, note_at(slot))
             except OSError:  # a full disk: a note is told to people, and no step fails for it
                 pass
 
@@ -162,6 +163,16 @@ class Lock:
     def held(self) -> bool:
         """Whether this process holds the lock: not after its release, and not in a forked child."""
         return self._handle >= 0
+
+
+def pack_note(what: bytes) -> bytes:
+    """Return a slot's bytes; at most ``NOTE_SIZE`` bytes are kept."""
+    return _HEADS[min(len(what), NOTE_SIZE)] + what[:NOTE_SIZE]
+
+
+def note_at(slot: int) -> int:
+    """Return where in the file a slot lies."""
+    return _HEAD + slot * _SLOT
 
 
 def holder(fs: Fs, log_path: str) -> int | None:
@@ -208,7 +219,7 @@ def _pid(fs: Fs, handle: int) -> int:
 
 
 def _notes(fs: Fs, handle: int) -> list[bytes]:
-    data = fs.pread(handle, _MAX_NOTES * _SLOT, _HEAD)
+    data = fs.pread(handle, MAX_NOTES * _SLOT, _HEAD)
     notes: list[bytes] = []
     for at in range(0, len(data) - 1, _SLOT):
         length = _LENGTH.unpack_from(data, at)[0]

@@ -9,30 +9,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextvars
-import http.client
+import hashlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
-from letitloop import async_step, atomic_marker, durable
+from letitloop import Ledger, async_step, durable
 from letitloop.cli.demo import documents, textrank
+from letitloop.cli.demo.client import request
 from letitloop.cli.demo.documents import Section
 from letitloop.cli.demo.textrank import Summary
 from letitloop.cli.demo.witness import Witness
+from letitloop.effects.provider import Found
+from letitloop.effects.providers import FunctionProvider
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["compose", "split_all", "write_brief"]
+    from letitloop.effects.provider import Dispatch
+
+__all__ = ["compose", "receiver_at", "split_all", "write_brief"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 AT_ONCE = 3  # summariser calls at a time, as a service that is asked for them would allow
 witness: Witness  # set by main(): the functions below report their real calls to it
 pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="summariser")
+ledger = Ledger()  # the store's own
 
 
 @durable(goal_id="brief")
@@ -52,11 +57,14 @@ async def write_brief(paths: list[str], deliver_to: str, edition: str) -> str:
         )
     )
     brief = await seen("merge", async_step("merge", merge, sections, list(summaries)))
-    async with atomic_marker("deliver") as should_execute:
-        if should_execute:
-            key = should_execute.idempotency_key
-            await seen("deliver", async_step("deliver", deliver, deliver_to, brief, key))
+    # an intent: on record before it is sent, sent once, and if its reply is lost the receiver is asked
+    await seen("deliver", ledger.arun(namespace_of(edition), "deliver", receiver_at(deliver_to), {"brief": brief}))
     return brief
+
+
+def namespace_of(edition: str) -> str:
+    """Name whose intents those of an edition are."""
+    return f"brief-{edition}"
 
 
 async def split_documents(paths: list[str]) -> list[Section]:
@@ -74,9 +82,17 @@ async def merge(sections: list[Section], summaries: list[Summary]) -> str:
     return await in_thread("merge", compose, sections, summaries)
 
 
-async def deliver(url: str, brief: str, key: str) -> int:
-    """Step: send the brief off."""
-    return await in_thread("deliver", post, url, brief, key)
+def receiver_at(url: str) -> FunctionProvider:
+    """Make the provider that delivers a brief, and finds the receipt of what was delivered."""
+
+    def deliver(brief: str, *, idempotency_key: str) -> int:
+        return witness.call("deliver", post, url, brief, idempotency_key)
+
+    def receipt(dispatch: Dispatch) -> Found | None:
+        status, body = request("GET", f"{url}/{dispatch.provider_key}")
+        return Found(status, dispatch.provider_key, {"brief": body.decode()}) if status == 200 else None
+
+    return FunctionProvider(deliver, identity=f"receiver/1 {url}", name="receiver", lookup=receipt)
 
 
 async def in_thread(step: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -124,19 +140,27 @@ def compose(sections: list[Section], summaries: list[Summary]) -> str:
 
 def post(url: str, brief: str, key: str) -> int:
     """Deliver a brief by HTTP; returns the status."""
-    target = urlsplit(url)
-    body = brief.encode()
-    connection = http.client.HTTPConnection(target.hostname or "127.0.0.1", target.port, timeout=30)
-    try:
-        headers = {"Content-Type": "text/markdown; charset=utf-8", "Idempotency-Key": key}
-        connection.request("POST", target.path, body=body, headers=headers)
-        response = connection.getresponse()
-        response.read()
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise RuntimeError(f"the receiver answered {response.status} {response.reason}")
-    return response.status
+    status, _ = request("POST", url, brief.encode(), {"Content-Type": "text/markdown; charset=utf-8", "Idempotency-Key": key})
+    if status != 200:
+        raise RuntimeError(f"the receiver answered {status}")
+    return status
+
+
+def recorded_delivery(edition: str) -> dict[str, Any]:
+    """Read what the ledger knows of the delivery, as evidence."""
+    namespace = namespace_of(edition)
+    intent = ledger.get(namespace, "deliver")
+    return {
+        "namespace": namespace,
+        "key": intent.key,
+        "state": intent.state,
+        "basis": intent.basis,
+        "attempt": intent.attempt,
+        "provider": intent.provider_identity,
+        "provider_key": intent.provider_key,
+        "arguments_sha256": hashlib.sha256(str(intent.arguments["brief"]).encode()).hexdigest(),
+        "events": [event.kind for event in ledger.events(namespace, "deliver")],
+    }
 
 
 def main() -> None:
@@ -157,6 +181,7 @@ def main() -> None:
     run = write_brief.runs.show(*arguments)
     records = [{"key": record.key, "status": record.status, "life": record.life} for record in run.steps]
     witness.tell("log", log={"run": run.id, "bytes": run.size, "records": records})
+    witness.tell("ledger", intent=recorded_delivery(options.edition))
     witness.tell("result", brief=brief)
 
 

@@ -1,35 +1,25 @@
-"""The click commands ``lil demo`` and ``lil demo brief``."""
+"""The click group ``lil demo`` and its command ``lil demo brief``."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from letitloop.cli.app import close_to
+from letitloop.cli.demo.crash_command import crash
 from letitloop.cli.demo.documents import MOST_SECTIONS, Document, DocumentError, Section, read, shipped, split, text_of
+from letitloop.cli.demo.http_command import http
 from letitloop.cli.demo.lives import ChildFailed
+from letitloop.cli.demo.options import InputError, as_text, checked_directory, probe, terminable, write
 from letitloop.cli.demo.outcome import steps_of
 from letitloop.cli.demo.stage import Plan, perform
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 __all__ = ["brief", "demo"]
-
-
-class InputError(click.ClickException):
-    """What the user gave can't be used; nothing was run."""
-
-    exit_code = 2
 
 
 class _WithDefault(click.Group):
@@ -50,14 +40,20 @@ class _WithDefault(click.Group):
         super().format_options(ctx, formatter)
 
 
-@click.group(cls=_WithDefault, options_metavar="", subcommand_metavar="[brief] [OPTIONS] [DOCUMENT]...")
+@click.group(cls=_WithDefault, options_metavar="", subcommand_metavar="[brief|http|crash] [OPTIONS] [DOCUMENT]...")
 def demo() -> None:
     """Watch a run being killed and resumed, on real text.
 
     `lil demo` is `lil demo brief`, and so is `lil demo my.txt`: the documents you name, or the texts that come along, are
     summarised section by section. In the middle of it the process is killed (SIGKILL) and started again. You see what was
     answered from the log and what ran, and that the brief was delivered once.
+
+    `lil demo http` and `lil demo crash` are about actions on the outside world whose reply is lost.
     """
+
+
+demo.add_command(http)
+demo.add_command(crash)
 
 
 @demo.command()
@@ -68,12 +64,20 @@ def demo() -> None:
     help="Kill the process when STEP has finished: split, summarise#1 .. summarise#N, merge or deliver. "
     "Left out: when half of the sections are summarised.",
 )
+@click.option("--supervised", is_flag=True, help="Let lil watch start the killed process again, instead of the demo.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 @click.option("--report", metavar="FILE.html", type=click.Path(), help="Write a report with a timeline; it opens offline.")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Use and keep this store. Left out: a temporary one.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory: stores, documents, call counters.")
 def brief(
-    *, documents: tuple[str, ...], kill_at: str | None, as_json: bool, report: str | None, store: str | None, keep: bool
+    *,
+    documents: tuple[str, ...],
+    kill_at: str | None,
+    supervised: bool,
+    as_json: bool,
+    report: str | None,
+    store: str | None,
+    keep: bool,
 ) -> None:
     """Summarise documents section by section, be killed half-way, resume, deliver the brief once.
 
@@ -85,19 +89,19 @@ def brief(
 
     plan = _plan(documents, kill_at)
     if report is not None:
-        _probe_report(Path(report))
+        probe(Path(report), "--report")
     work = Path(tempfile.mkdtemp(prefix="lil-demo-"))
     try:
-        place = _store(store) if store is not None else work / "store"
-        with _terminable(), contextlib.nullcontext(None) if as_json else display.progress(plan) as watch:
-            outcome = perform(plan, work, place, watch)
+        place = checked_directory(Path(store), "--store") if store is not None else work / "store"
+        with terminable(), contextlib.nullcontext(None) if as_json else display.progress(plan) as watch:
+            outcome = perform(plan, work, place, watch, supervised=supervised)
         if report is not None:
             from letitloop.cli.demo.report import page
 
-            _write_report(Path(report), page(outcome))
+            write(Path(report), page(outcome), "report")
         kept = {"store": store and str(place), "directory": str(work) if keep else None, "report": report}
         if as_json:
-            click.echo(json.dumps({**outcome.as_json(), **kept}, indent=2, ensure_ascii=True))
+            click.echo(as_text({**outcome.as_json(), **kept}))
         else:
             display.show(outcome, kept)
     except ChildFailed as error:
@@ -107,25 +111,6 @@ def brief(
             shutil.rmtree(work, ignore_errors=True)
     if outcome.differences():
         sys.exit(1)
-
-
-@contextlib.contextmanager
-def _terminable() -> Generator[None]:
-    """Let SIGTERM and SIGHUP (a window that is closed) end the block like Ctrl+C: the child is killed, the directory removed."""
-
-    def end(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    here = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if here and hasattr(signal, name)]
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores SIGHUP
-    for number in taken:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _plan(documents: tuple[str, ...], kill_at: str | None) -> Plan:
@@ -156,33 +141,3 @@ def _refuse_typo(path: str) -> None:
     meant = "" if path == "-" or Path(path).exists() else close_to(path, demo.commands)
     if meant:
         raise InputError(f"there is no file {path}, and no such demo. Did you mean {meant}?")
-
-
-def _probe_report(path: Path) -> None:
-    """Find out now, not after the run, that the report can't be written."""
-    existed = path.exists()
-    try:
-        with path.open("ab"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise InputError(f"--report {path} cannot be written: {error.strerror}") from None
-
-
-def _write_report(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"the report {path} could not be written: {error.strerror}") from None
-
-
-def _store(name: str) -> Path:
-    path = Path(name)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise InputError(f"--store {path} cannot be used: {error.strerror}") from None
-    return path.resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from letitloop.cli.demo.outcome import Outcome
     from letitloop.cli.demo.stage import Plan, Watch
 
-__all__ = ["duration", "progress", "show"]
+__all__ = ["duration", "open_console", "progress", "show"]
 
 ACTS = ("first life", "second life", "uninterrupted")
 STYLES = {"ran": "green", "replayed": "cyan", "in flight": "red", "-": "dim"}
@@ -40,7 +41,8 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def _console() -> Console:
+def open_console() -> Console:
+    """Open the terminal to print on; without one, lines are wide."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # a document's characters may be none of the terminal's
@@ -53,7 +55,7 @@ def _console() -> Console:
 @contextmanager
 def progress(plan: Plan) -> Generator[Watch, None, None]:
     """Show the three acts as they go; gives the function that is to be told of each event."""
-    console = _console()
+    console = open_console()
     names = sorted({section.document for section in plan.sections})
     head = Text.assemble(
         ("lil demo brief", "bold"), f": {len(plan.sections)} sections of {len(names)} document{'s' * (len(names) != 1)}"
@@ -96,7 +98,7 @@ def _note(life: Life) -> str:
 
 def show(outcome: Outcome, kept: dict[str, str | None]) -> None:
     """Print what came out."""
-    console = _console()
+    console = open_console()
     console.print()
     console.print(_steps(outcome, console))
     console.print(_counts(outcome))
@@ -114,6 +116,11 @@ def show(outcome: Outcome, kept: dict[str, str | None]) -> None:
     for name, value in kept.items():
         if value:
             console.print(Text(f"{name.capitalize()}: {value}"), soft_wrap=True)
+    if kept.get("store") and outcome.interrupted.intent:
+        named = f"{outcome.interrupted.intent['namespace']} {outcome.interrupted.intent['key']}"
+        console.print(
+            Text(f"The delivery's intent: lil ledger events {named} --store {shlex.quote(str(kept['store']))}"), soft_wrap=True
+        )
     console.print(_verdict(outcome))
 
 
@@ -155,6 +162,7 @@ def _counts(outcome: Outcome) -> Table:
         ("  in flight at the kill, called again", len([s for s in outcome.ran_again() if "#" in s]), 0),
         ("finished calls repeated", len(outcome.repeated()), 0),
         ("deliveries", len(one.deliveries), len(other.deliveries)),
+        ("  the intent in the ledger", one.intent.get("state", "-"), other.intent.get("state", "-")),
     ]
     for name, left, right in rows:
         table.add_row(name, str(left), str(right))

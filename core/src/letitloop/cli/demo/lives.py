@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["ChildFailed", "Life", "live"]
+__all__ = ["ChildFailed", "Life", "environment", "live"]
 
 SILENCE = 120.0  # seconds without an event after which the child counts as stuck
 
@@ -43,6 +43,7 @@ class Life:
         status: its exit status; negative: the signal that ended it.
         brief: its result.
         log: what the run's log holds at the end: the run's name, its bytes, and of each record key, status and life.
+        intent: what the ledger knows of the delivery at the end.
     """
 
     pid: int
@@ -57,6 +58,7 @@ class Life:
     status: int | None = None
     brief: str | None = None
     log: dict[str, Any] = field(default_factory=dict[str, Any])
+    intent: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def state(self, step: str) -> str:
         """Tell what happened to a step in this life: ``ran``, ``replayed``, ``in flight`` or ``-``."""
@@ -73,6 +75,14 @@ class Life:
     def resumed(self) -> float:
         """Give the seconds from the start of the process until it did new work, or had its result if there was none to do."""
         return min(self.calls.values(), default=self.ended)
+
+
+def environment() -> dict[str, str]:
+    """Make the environment of a child."""
+    made = dict(os.environ)
+    if os.getcwd() not in {os.path.abspath(entry or ".") for entry in sys.path}:
+        made["PYTHONSAFEPATH"] = "1"  # a statistics.py in the user's directory is not for us, here as in this process
+    return made
 
 
 def live(
@@ -97,9 +107,6 @@ def live(
     """
     read_end, write_end = os.pipe()
     command = [sys.executable, "-m", "letitloop.cli.demo.brief_child", "--pipe", str(write_end)]
-    environment = {**os.environ, "LETITLOOP_STORE": str(store), "PYTHONUNBUFFERED": "1"}
-    if os.getcwd() not in {os.path.abspath(entry or ".") for entry in sys.path}:
-        environment["PYTHONSAFEPATH"] = "1"  # a statistics.py in the user's directory is not for us, here as in this process
     if kill_when is not None:
         command += ["--answers", "0"]
     start = time.monotonic()
@@ -111,7 +118,7 @@ def live(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[write_end],
-                env=environment,
+                env={**environment(), "LETITLOOP_STORE": str(store), "PYTHONUNBUFFERED": "1"},
             )
     except BaseException:
         os.close(read_end)
@@ -176,6 +183,8 @@ def _take(life: Life, event: dict[str, Any]) -> str:
             life.returned[step] = (at, event["seconds"])
         case "log":
             life.log = event["log"]
+        case "ledger":
+            life.intent = event["intent"]
         case "result":
             life.brief = event["brief"]
         case _:

@@ -43,6 +43,25 @@ class Run:
         """The result of the last life."""
         return self.lives[-1].brief or ""
 
+    @property
+    def intent(self) -> dict[str, Any]:
+        """What the ledger knows of the delivery at the end."""
+        return self.lives[-1].intent
+
+    def delivery_differences(self, name: str) -> list[str]:
+        """Say in what the receiver and the ledger do not agree that it was delivered once, and what."""
+        found: list[str] = []
+        if len(self.deliveries) != 1:
+            found.append(f"the {name} run delivered {len(self.deliveries)} times instead of once")
+        if any(delivery.body != self.brief.encode() for delivery in self.deliveries):
+            found.append(f"the {name} run delivered something else than its result")
+        state, sent = self.intent.get("state"), list(self.intent.get("events", ())).count("dispatched")
+        if (state, sent) != ("SUCCEEDED", 1):
+            found.append(f"the ledger has the delivery of the {name} run as {state}, dispatched {sent} times")
+        if any(delivery.key != self.intent.get("provider_key") for delivery in self.deliveries):
+            found.append(f"the {name} run delivered under another key than its intent's")
+        return found
+
     def calls(self, pid: int | None = None) -> Counter[str]:
         """Count the real calls of each step's function, as the counter file has them.
 
@@ -67,6 +86,7 @@ class Run:
             "summariser_calls": self.summariser_calls(),
             "deliveries": len(self.deliveries),
             "idempotency_keys": sorted({delivery.key for delivery in self.deliveries}),
+            "intent": self.intent,
         }
 
 
@@ -119,7 +139,7 @@ class Outcome:
         """Tell, from the run's log, in which life each step was recorded."""
         found: dict[str, int] = {}
         for record in self.second.log.get("records", ()):
-            name = str(record["key"]).rpartition("/")[2]  # a marker's block has a scope of its own
+            name = str(record["key"])
             if record["status"] == "ok":
                 found.setdefault("summarise#1" if name == "summarise" else name, record["life"])
         return found
@@ -146,10 +166,7 @@ class Outcome:
         if self.interrupted.brief != self.uninterrupted.brief:
             found.append("the brief of the interrupted run differs from that of the uninterrupted one")
         for name, run in (("interrupted", self.interrupted), ("uninterrupted", self.uninterrupted)):
-            if len(run.deliveries) != 1:
-                found.append(f"the {name} run delivered {len(run.deliveries)} times instead of once")
-            if any(delivery.body != run.brief.encode() for delivery in run.deliveries):
-                found.append(f"the {name} run delivered something else than its result")
+            found += run.delivery_differences(name)
             missing = [step for step in self.steps if not run.calls()[step]]
             if missing:
                 found.append(f"the {name} run has no evidence of a call for {', '.join(missing)}")

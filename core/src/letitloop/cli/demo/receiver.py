@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from letitloop.cli.demo.loopback import Loopback, Reply
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from letitloop.cli.demo.loopback import Request
 
 __all__ = ["Delivery", "Receiver"]
 
@@ -31,44 +34,34 @@ class Delivery:
 class Receiver:
     """A receiver on a free port of 127.0.0.1, in a thread of this process; use it in a ``with`` block.
 
-    It counts and never refuses: a second delivery is not hidden by the receiver's own care.
+    It counts and never refuses: a second delivery is not hidden by the receiver's own care. Asked for the receipt of a key, at
+    ``PATH/KEY``, it returns what was delivered under it.
     """
 
     def __init__(self) -> None:
         self._deliveries: list[Delivery] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 30
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                key = self.headers.get("Idempotency-Key") or ""
-                receiver._deliveries.append(Delivery(self.path, key, body, time.monotonic()))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  http.server's name for it
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="receiver", daemon=True)
+        self._server = Loopback(self._answer)
 
     def __enter__(self) -> Receiver:  # noqa: PYI034  typing.Self is younger than Python 3.10
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.__exit__()
 
     def url(self, path: str) -> str:
         """Give the URL under which ``path`` (with its leading slash) is delivered to this receiver."""
-        return f"http://127.0.0.1:{self._server.server_port}{path}"
+        return self._server.url(path)
 
     def deliveries(self, path: str) -> list[Delivery]:
         """List what arrived at ``path`` so far."""
         return [delivery for delivery in self._deliveries if delivery.path == path]
+
+    def _answer(self, request: Request) -> Reply:
+        if request.method == "POST":
+            key = request.headers.get("idempotency-key", "")
+            self._deliveries.append(Delivery(request.path, key, request.body, time.monotonic()))
+            return Reply(200)
+        path, _, key = request.path.rpartition("/")
+        found = [delivery for delivery in self.deliveries(path) if delivery.key == key]
+        return Reply(200, found[0].body) if found else Reply(404)

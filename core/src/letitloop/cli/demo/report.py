@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from html import escape
-from pathlib import Path
 
 from letitloop.cli.demo.display import duration
+from letitloop.cli.demo.sheet import now, sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from letitloop.cli.demo.lives import Life
-    from letitloop.cli.demo.outcome import Outcome
+    from letitloop.cli.demo.outcome import Outcome, Run
 
 __all__ = ["page", "timeline"]
 
@@ -25,9 +24,6 @@ MARKS = 14  # how many of them there are at most
 
 def page(outcome: Outcome) -> str:
     """Write the report of an outcome, as one self-contained HTML page."""
-    differences = outcome.differences()
-    word = "Same brief, delivered once, no finished call repeated" if not differences else "Not as it should be"
-    problems = "".join(f'<p class="lost">{escape(difference)}</p>' for difference in differences)
     calls, alone = outcome.interrupted.summariser_calls(), outcome.uninterrupted.summariser_calls()
     figures = (
         (str(len(outcome.replayed())), "steps answered from the log"),
@@ -41,26 +37,25 @@ def page(outcome: Outcome) -> str:
     )
     cards = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in figures)
     digest = hashlib.sha256(outcome.interrupted.brief.encode()).hexdigest()
-    style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-    written = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>lil demo brief: killed and resumed</title><style>{style}</style></head><body><main>
-<h1>A run that was killed, and went on</h1>
-<p class="lead">{len(outcome.sections)} sections were to be summarised. Process {outcome.first.pid} was killed (SIGKILL) when
+    lead = f"""{len(outcome.sections)} sections were to be summarised. Process {outcome.first.pid} was killed (SIGKILL) when
 {escape(outcome.first.killed_after)} had finished, and the program was started again: what had finished came from the log,
-the rest ran.</p>
-<div class="verdict{" bad" if differences else ""}">{escape(word)}</div>{problems}
-<div class="figures">{cards}</div>
+the rest ran."""
+    body = f"""<div class="figures">{cards}</div>
 <section><h2>Both lives</h2>{timeline(outcome)}
 <p class="key"><i style="background:var(--ran)"></i>ran<i style="background:var(--lost)"></i>in flight at the kill
 <i style="background:var(--replayed)"></i>replayed from the log</p></section>
 <section><h2>Counted from the evidence</h2>{_counts(outcome)}</section>
 <section><h2>Step by step</h2>{_steps(outcome)}</section>
-<section class="brief"><h2>The brief that was delivered</h2>{_brief(outcome.interrupted.brief)}</section>
-<footer>Written by <code>lil demo brief</code> on {escape(written)}. SHA-256 of the brief: <code>{digest}</code></footer>
-</main></body></html>
-"""
+<section class="brief"><h2>The brief that was delivered</h2>{_brief(outcome.interrupted.brief)}</section>"""
+    return sheet(
+        title="lil demo brief: killed and resumed",
+        heading="A run that was killed, and went on",
+        lead=lead,
+        good="Same brief, delivered once, no finished call repeated",
+        differences=outcome.differences(),
+        body=body,
+        footer=f"Written by <code>lil demo brief</code> on {now()}. SHA-256 of the brief: <code>{digest}</code>",
+    )
 
 
 def timeline(outcome: Outcome) -> str:
@@ -143,14 +138,20 @@ def _counts(outcome: Outcome) -> str:
         ("of them in flight at the kill, called again", str(again), "0"),
         ("Finished calls repeated", str(len(outcome.repeated())), "0"),
         ("Deliveries", str(len(one.deliveries)), str(len(other.deliveries))),
+        ("The intent in the ledger", _intent(one), _intent(other)),
         ("Time, all lives", duration(one.seconds()), duration(other.seconds())),
     )
     body = "".join(
-        f'<tr><td>{escape(name)}</td><td class="number">{left}</td><td class="number">{right}</td></tr>'
+        f'<tr><td>{escape(name)}</td><td class="number">{escape(left)}</td><td class="number">{escape(right)}</td></tr>'
         for name, left, right in rows
     )
     head = '<tr><th></th><th class="number">Killed and resumed</th><th class="number">Uninterrupted</th></tr>'
     return f"<table>{head}{body}</table>"
+
+
+def _intent(run: Run) -> str:
+    """Say how the ledger has the delivery: its state and its history."""
+    return f"{run.intent.get('state', '-')} ({', '.join(run.intent.get('events', ()))})"
 
 
 def _steps(outcome: Outcome) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from letitloop.cli.demo.lives import Life, live
 from letitloop.cli.demo.outcome import Outcome, Run
 from letitloop.cli.demo.receiver import Receiver
+from letitloop.cli.demo.watched import live_watched
 from letitloop.cli.demo.witness import read_counter
 
 TYPE_CHECKING = False
@@ -47,7 +48,7 @@ class Plan:
         return sum(name.startswith("summarise") for name in life.returned) >= (len(self.sections) + 1) // 2
 
 
-def perform(plan: Plan, work: Path, store: Path, watch: Watch | None = None) -> Outcome:
+def perform(plan: Plan, work: Path, store: Path, watch: Watch | None = None, *, supervised: bool = False) -> Outcome:
     """Run the workflow, kill it, resume it, and run it once more in another store without a kill.
 
     Args:
@@ -55,6 +56,7 @@ def perform(plan: Plan, work: Path, store: Path, watch: Watch | None = None) -> 
         work: a directory for documents, counter files and the second store.
         store: the store of the run that is killed.
         watch: told of everything as it happens.
+        supervised: a watcher starts the killed process again, not we.
 
     Raises:
         ChildFailed: a process of the workflow ended without a result and without being killed by us.
@@ -63,18 +65,30 @@ def perform(plan: Plan, work: Path, store: Path, watch: Watch | None = None) -> 
     edition = secrets.token_hex(4)  # a store that was used before knows other editions of this run
     with Receiver() as receiver:
 
+        def arguments(name: str) -> list[str]:
+            own = ["--counter", str(work / f"{name}.calls"), "--deliver-to", receiver.url(f"/{name}")]
+            return [*own, "--edition", edition, "--", *paths]
+
         def act(number: int, name: str, place: Path, kill_when: Callable[[Life, str], bool] | None = None) -> Life:
-            arguments = ["--counter", str(work / f"{name}.calls"), "--deliver-to", receiver.url(f"/{name}")]
             return live(
-                [*arguments, "--edition", edition, "--", *paths],
+                arguments(name),
                 store=place,
                 transcript=work / f"{name}.output",
                 kill_when=kill_when,
                 watch=None if watch is None else partial(watch, number),
             )
 
-        first = act(0, "interrupted", store, plan.kills)
-        second = act(1, "interrupted", store) if first.killed is not None else first
+        if supervised:
+            first, second = live_watched(
+                arguments("interrupted"),
+                store=store,
+                transcript=work / "interrupted.output",
+                kill_when=plan.kills,
+                watch=watch or _ignore,
+            )
+        else:
+            first = act(0, "interrupted", store, plan.kills)
+            second = act(1, "interrupted", store) if first.killed is not None else first
         alone = act(2, "uninterrupted", work / "uninterrupted")
 
         def run(name: str, *lives: Life) -> Run:
@@ -90,6 +104,10 @@ def perform(plan: Plan, work: Path, store: Path, watch: Watch | None = None) -> 
             interrupted=run("interrupted", first, second),
             uninterrupted=run("uninterrupted", alone),
         )
+
+
+def _ignore(_act: int, _life: Life, _event: str, _step: str) -> None:
+    """Watch nothing."""
 
 
 def _lay_out(plan: Plan, work: Path) -> list[str]:

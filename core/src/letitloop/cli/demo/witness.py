@@ -58,7 +58,7 @@ class Witness:
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send one event line to the parent."""
-        line = json.dumps({"event": event, "t": time.monotonic(), **fields}).encode() + b"\n"
+        line = json.dumps({"event": event, "t": time.monotonic(), "pid": os.getpid(), **fields}).encode() + b"\n"
         with self._lock:
             while line:
                 line = line[os.write(self._pipe, line) :]
