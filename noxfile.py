@@ -16,6 +16,8 @@ import nox
 ROOT = Path(__file__).parent
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
+# what starts processes by the hundred, and depends on the interpreter least: once, on the main one
+ONCE = ("supervision", "effects/providers", "testing_kit", "cli/test_demo.py", "cli/test_demo_http.py", "cli/test_demo_crash.py")
 ELSEWHERE = ("crash", "sweeps", "docs", "wheels", "bench", "typing")  # folders of tests/ with a session of their own
 
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"  # an interpreter that is not here is not tested: it is never fetched
@@ -76,10 +78,11 @@ def core(session: nox.Session) -> None:
     if missing := [version for version in VERSIONS if version not in INTERPRETERS]:
         session.log(f"not here, so not tested: Python {', '.join(missing)}")
     sync(session, "test")
-    pytest(session, "tests", "-n", "auto", *(f"--ignore=tests/{folder}" for folder in ELSEWHERE))
+    left_out = ELSEWHERE if session.name == "core" else (*ELSEWHERE, *ONCE)
+    pytest(session, "tests", "-n", "auto", *(f"--ignore=tests/{folder}" for folder in left_out))
 
 
-# `core` is the one to run while working; `core-3.12` and so on are the same tests on the other interpreters that are here
+# `core` is the one to run while working; `core-3.12` and so on are its tests on the other interpreters that are here
 nox.session(core, python=PYTHON, name="core", tags=["core"])
 for _version, _path in INTERPRETERS.items():
     if _version != MAIN:

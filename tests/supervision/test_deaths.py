@@ -138,3 +138,19 @@ def test_signals():
     assert (what_ended(-9, "").code, what_ended(-9, "").cause) == (137, "SIGKILL")
     assert what_ended(-11, "Fatal Python error: Segmentation fault\n").signal == 11
     assert what_ended(-64, "").cause in ("SIGRTMAX", "signal 64")
+
+
+def test_an_unknown_outcome_has_its_exit_code_outside_any_run_too(tmp_path):
+    found = ended(
+        tmp_path,
+        """
+        from letitloop import Ledger, MemoryStore
+        from letitloop.effects.providers import FunctionProvider
+
+        def lost(**arguments):
+            raise ConnectionError("the reply was lost")
+
+        Ledger(store=MemoryStore()).run("shop", "order-1", FunctionProvider(lost, identity="shop"), {"amount": 1})
+        """,
+    )
+    assert found.code == 80

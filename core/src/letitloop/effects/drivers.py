@@ -9,7 +9,8 @@ from inspect import CO_COROUTINE
 from letitloop.effects import machine
 from letitloop.effects.plans import Ask, Transact
 from letitloop.effects.said import reply_parts, told
-from letitloop.errors import AsyncMisuse
+from letitloop.errors import AsyncMisuse, UnknownOutcome
+from letitloop.runs.exits import announce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def drive(plan: Plan, action: Action, store: IntentStore) -> Any:
                 order = step(value)
             except StopIteration as done:
                 return done.value
+            except UnknownOutcome as unknown:
+                announce(unknown)
+                raise
             try:
                 value, step = _perform(order, action, store), plan.send
             except GeneratorExit as exc:  # the provider's own: thrown into the plan it would end that instead
@@ -82,6 +86,9 @@ async def adrive(plan: Plan, action: Action, store: IntentStore) -> Any:
                 order = step(value)
             except StopIteration as done:
                 return done.value
+            except UnknownOutcome as unknown:
+                announce(unknown)
+                raise
             try:
                 if isinstance(order, Transact):
                     value = await in_thread(partial(store.transact, order.wanted, order.decide))
