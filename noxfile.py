@@ -14,11 +14,12 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
+ADAPTERS = ("autogen",)
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
 # what starts processes by the hundred, and depends on the interpreter least: once, on the main one
 ONCE = ("supervision", "effects/providers", "testing_kit", "cli/test_demo.py", "cli/test_demo_http.py", "cli/test_demo_crash.py")
-ELSEWHERE = ("crash", "sweeps", "docs", "wheels", "bench", "typing")  # folders of tests/ with a session of their own
+ELSEWHERE = ("crash", "sweeps", "docs", "wheels", "bench", "typing", *ADAPTERS)  # folders of tests/ with a session of their own
 
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"  # an interpreter that is not here is not tested: it is never fetched
 os.environ.pop("VIRTUAL_ENV", None)  # that of `uv run`: each session has its own
@@ -89,6 +90,18 @@ for _version, _path in INTERPRETERS.items():
         nox.session(core, python=_path, name=f"core-{_version}", tags=["core"])
 
 
+def adapter(session: nox.Session) -> None:
+    """Run an adapter's tests with its framework as it is, and scripted models."""
+    name = session.name
+    sync(session, "test", "types", name)
+    session.run("mypy", f"packages/{name}/src")
+    pytest(session, f"tests/{name}", "-n", "auto")
+
+
+for _name in ADAPTERS:
+    nox.session(adapter, python=PYTHON, name=_name, tags=["adapters"])
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: its rules and its format."""
@@ -100,7 +113,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def types(session: nox.Session) -> None:
     """Mypy and pyright, both strict, over the core and over the file that states the types of the public API."""
-    sync(session, "types")
+    sync(session, "types", *ADAPTERS)  # the facades name what the adapters have
     session.run("mypy", "core/src", "tests/typing")
     session.run("pyright", "--pythonpath", str(Path(session.bin) / "python"))
 

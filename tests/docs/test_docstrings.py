@@ -12,7 +12,12 @@ import letitloop
 
 MODULES = [
     "letitloop",
-    *(found.name for found in pkgutil.walk_packages(letitloop.__path__, "letitloop.") if not found.name.endswith("__main__")),
+    *(
+        found.name
+        for found in pkgutil.walk_packages(letitloop.__path__, "letitloop.")
+        # a facade needs its distribution, whose own session has it
+        if not found.name.endswith("__main__") and not found.name.startswith("letitloop.adapters.")
+    ),
 ]
 
 

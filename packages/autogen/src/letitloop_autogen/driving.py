@@ -1,0 +1,281 @@
+"""A run of a wrapped agent or team while it is driven: its place in the log, and what stops it.
+
+AutoGen hangs if something else than a value leaves a tool call, and takes an exception's class away when it leaves a team. So what
+must reach the caller is kept in the :class:`Drive`, and raised where the outermost call returns.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged
+from letitloop.integration.leaves import acomplete, aleaf, reserve
+from letitloop.runs.journal import Value
+from letitloop.runs.scope import Scope, current, restore
+from letitloop_autogen.order import Order
+from letitloop_autogen.stamps import Stamps
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+
+    from autogen_core import FunctionCall
+    from autogen_core.models import CreateResult
+
+    from letitloop.integration.policies import Policies
+    from letitloop.integration.sessions import Session
+    from letitloop.runs.run import Call
+
+__all__ = ["Drive", "Member", "Place", "Shared", "Turn", "open_drive"]
+
+T = TypeVar("T")
+
+
+@dataclass
+class Shared:
+    """What all wrapped objects of one serializer share.
+
+    Attributes:
+        session: where everything is recorded.
+        policies: what is done about tool calls.
+        strict: whether changed inputs are an error.
+    """
+
+    session: Session
+    policies: Policies
+    strict: bool
+
+
+class Drive:
+    """One run of an outermost agent or team, with everything that happens inside it.
+
+    Attributes:
+        shared: whose it is.
+        scope: its scope in the log.
+        stopped: what ends it, None while it may go on.
+        finished: whether its caller has its result.
+    """
+
+    def __init__(self, shared: Shared, scope: Scope, result: Call, known: Value | None) -> None:
+        self.shared = shared
+        self.scope = scope
+        self.stopped: BaseException | None = None
+        self.finished = False
+        self._result = result
+        self.stamps = Stamps(known.value) if known is not None else None
+        self._order: Order | None = None
+
+    @property
+    def order(self) -> Order:
+        """The order in which turns that run side by side end."""
+        if self._order is None:
+            prefix = self.scope.prefix
+            recorded = [key for key in self.scope.run.journal.results(1 << 20) if key.startswith(prefix) and key.endswith(b"/end")]
+            self._order = Order(len(recorded))
+        return self._order
+
+    def stop(self, why: BaseException) -> RunHalted:
+        """Let nothing more begin in this run, and its caller get ``why``; return what may be raised until then."""
+        if self.stopped is None:
+            self.stopped = why
+            if self._order is not None:
+                self._order.give_up()
+        halted = RunHalted(f"run {self.scope.run.id} has to stop: {self.stopped}")
+        halted.__cause__ = self.stopped
+        return halted
+
+    def check(self) -> None:
+        """Raise RunHalted if this run has to stop."""
+        if self.stopped is not None:
+            raise self.stop(self.stopped)
+
+    async def leaf(self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]]) -> T:
+        """Do a leaf call once.
+
+        Raises:
+            RunHalted: the run has to stop; what the caller gets is kept.
+            Exception: what ``fn`` raised, now or on record.
+        """
+        self.check()
+
+        def go() -> Awaitable[T]:
+            self.going_on(f"{scope.prefix.decode()}{name}")
+            return fn()
+
+        try:
+            return await aleaf(scope, name, asked, go)
+        except Halt as halt:
+            raise self.stop(halt) from halt
+        except LetItLoopError as error:
+            self.stop(error)
+            raise
+
+    def going_on(self, what: str) -> None:
+        """Something that is not on record is about to happen.
+
+        Raises:
+            StepChanged: the run had come to its end without it.
+        """
+        if self.stamps is not None and self.shared.strict:
+            run = self.scope.run.id
+            raise StepChanged(
+                f"{what!r} of run {run} is not on record, and the recorded run had come to its end without it: its agents, tools "
+                f"or conditions have changed since. Nothing was done. Use another session_id for a new run, or 'lil rewind {run}'.",
+                run_id=run,
+                step=what,
+            )
+
+    async def finish(self, messages: Sequence[Any], **rest: object) -> None:
+        """Record that this run has come to its end, with what tells its messages from later copies of them."""
+        if self.stamps is None:
+
+            async def made() -> dict[str, object]:
+                return {"messages": Stamps.of(messages), **rest}
+
+            try:
+                await acomplete(self._result, made)
+            except Halt as halt:
+                raise self.stop(halt) from halt
+
+    @contextmanager
+    def raising(self) -> Generator[None]:
+        """Give the caller of the outermost call what stopped the run, as the class it has."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            if isinstance(exc, Halt):
+                self.stop(exc)
+            if self.stopped is not None and self.stopped is not exc:
+                raise self.stopped from self.stopped.__cause__
+            raise
+        finally:
+            self.finished = True
+        if self.stopped is not None:
+            raise self.stopped
+
+
+class Place(NamedTuple):
+    """Where something happens: in which run, and in which scope of its log."""
+
+    drive: Drive
+    scope: Scope
+
+
+@dataclass
+class Turn:
+    """One turn of an agent.
+
+    Attributes:
+        drive: the run it belongs to.
+        scope: its scope.
+        models: how many model calls it has made.
+    """
+
+    drive: Drive
+    scope: Scope
+    models: int = 0
+    _asked: list[tuple[str, FunctionCall]] = field(default_factory=list["tuple[str, FunctionCall]"])
+    _strangers: dict[str, int] = field(default_factory=dict[str, int])
+
+    def answered(self, result: CreateResult) -> None:
+        """Note the tool calls that the model asks for, by their position in its answer."""
+        self.models += 1
+        if not isinstance(result.content, str):
+            self._asked = [(f"{self.models}.{position}", call) for position, call in enumerate(result.content)]
+
+    def place_of(self, name: str, arguments: Mapping[str, Any], call_id: str | None) -> str:
+        """Return which of the calls asked for this one is; the id may be empty, or the same for two of them."""
+        for index, (place, call) in enumerate(self._asked):
+            if call.name == name and call.id == (call_id or "") and _parsed(call.arguments) == arguments:
+                del self._asked[index]
+                return place
+        self._strangers[name] = self._strangers.get(name, 0) + 1  # a custom agent's own call
+        return f"{self.models}+{self._strangers[name]}"
+
+
+@dataclass
+class Member:
+    """A wrapped agent or team.
+
+    Attributes:
+        shared: whose it is.
+        name: its name in the log.
+        home: the agent or team it was found in.
+        side_by_side: a team whose agents may run at the same time.
+        ordered: an agent that others may run beside: the order in which they end is recorded.
+        active: where it is running, the innermost last.
+        turn: an agent's turn, while it has one.
+    """
+
+    shared: Shared
+    name: str
+    home: Member | None = None
+    side_by_side: bool = False
+    ordered: bool = False
+    active: list[Place] = field(default_factory=list[Place])
+    turn: Turn | None = None
+
+    def around(self) -> Place | None:
+        """Return where a call of this one happens: inside which run and scope; None outside any of this serializer."""
+        drive = _driving.get()
+        if drive is not None and drive.shared is self.shared and not drive.finished:
+            scope = current.get()
+            return Place(drive, scope if scope is not None and scope.run is drive.scope.run else drive.scope)
+        if self.home is not None and self.home.active:  # on a runtime of the user's, whose tasks know no context of ours
+            return self.home.active[-1]
+        return None
+
+    def is_inside_own(self) -> bool:
+        """Tell whether the current call comes from this one's own ``run`` or turn."""
+        return bool(self.active) and current.get() is self.active[-1].scope
+
+    @contextmanager
+    def at(self, place: Place) -> Generator[None]:
+        """Be at a place, with the context variables that say so."""
+        scope_token, drive_token = current.set(place.scope), _driving.set(place.drive)
+        self.active.append(place)
+        try:
+            yield
+        finally:
+            self.active.remove(place)
+            restore(current, scope_token)
+            restore(_driving, drive_token)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # AutoGen answers such a call itself
+
+
+_driving: ContextVar[Drive | None] = ContextVar("letitloop_autogen_drive", default=None)
+
+
+async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
+    """Begin an outermost run, or the recorded one that this one repeats.
+
+    Args:
+        member: whose run it is.
+        asked: its task.
+
+    Raises:
+        StepChanged: the recorded run had another task.
+        LogLocked, StoreError: the log cannot be used.
+    """
+    from letitloop.runs.drive_async import in_thread
+
+    root = await in_thread(member.shared.session.root)
+    scope = root.inner(member.name)
+
+    async def begun() -> None:
+        return None
+
+    await aleaf(root, f"run {member.name}", asked, begun)
+    result, known = reserve(scope, "result", {})
+    return Drive(member.shared, scope, result, known)

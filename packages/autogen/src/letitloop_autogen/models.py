@@ -1,0 +1,174 @@
+"""A model client whose answered calls never repeat: one for each agent, whoever shares the client inside it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
+from pydantic import BaseModel
+
+from letitloop_autogen.asking import Digests, model_of, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from autogen_core import ComponentModel
+    from autogen_core.models import LLMMessage, ModelInfo
+    from autogen_core.tools import Tool, ToolSchema
+
+    from letitloop_autogen.driving import Member, Place
+
+__all__ = ["DurableModelClient", "count_replayed"]
+
+_END = object()
+_replayed: WeakKeyDictionary[Any, RequestUsage] = WeakKeyDictionary()
+
+
+class DurableModelClient(ChatCompletionClient):
+    """Asks the client inside it once, and answers from the log ever after.
+
+    Args:
+        inner: the client.
+        member: the agent or team it belongs to.
+    """
+
+    def __init__(self, inner: ChatCompletionClient, member: Member) -> None:
+        self._inner = inner
+        self._member = member
+        self._digests = Digests()
+        self._model: object = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def _place(self) -> Place | None:
+        return self._member.active[-1] if self._member.active else None
+
+    def _asked(self, messages: Sequence[LLMMessage], settings: Mapping[str, Any]) -> dict[str, object]:
+        if self._model is None:
+            self._model = model_of(self._inner)
+        whole, system = self._digests.of(messages)
+        choice: Any = settings.get("tool_choice", "auto")
+        extra: dict[str, Any] = settings.get("extra_create_args") or {}
+        return {
+            "system_message": system,
+            "messages": whole,
+            "tools": schema_of(settings.get("tools", ())),
+            "tool_choice": choice if isinstance(choice, str) else choice.name,
+            "json_output": _schema(settings.get("json_output")),
+            "extra_create_args": {name: repr(value) for name, value in extra.items()},
+            "model": self._model,
+        }
+
+    async def create(self, messages: Sequence[LLMMessage], **settings: Any) -> CreateResult:
+        place = self._place()
+        if place is None:
+            return await self._inner.create(messages, **settings)
+        fresh: list[CreateResult] = []
+
+        async def ask() -> str:
+            result = await self._inner.create(messages, **settings)
+            fresh.append(result)
+            return result.model_dump_json()
+
+        recorded = await place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask)
+        return self._answered(fresh, recorded)
+
+    async def create_stream(self, messages: Sequence[LLMMessage], **settings: Any) -> AsyncGenerator[str | CreateResult, None]:
+        place = self._place()
+        if place is None:
+            async for chunk in self._inner.create_stream(messages, **settings):
+                yield chunk
+            return
+        chunks: asyncio.Queue[Any] = asyncio.Queue()
+        fresh: list[CreateResult] = []
+
+        async def ask() -> str:
+            async for chunk in self._inner.create_stream(messages, **settings):
+                if isinstance(chunk, CreateResult):
+                    fresh.append(chunk)  # handed on when it is on record
+                else:
+                    chunks.put_nowait(chunk)
+            if not fresh:
+                raise RuntimeError("the model's stream ended without a CreateResult")
+            return fresh[-1].model_dump_json()
+
+        work = asyncio.ensure_future(place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask))
+        work.add_done_callback(lambda _: chunks.put_nowait(_END))
+        try:
+            while (chunk := await chunks.get()) is not _END:
+                yield chunk
+            result = self._answered(fresh, await work)
+        finally:
+            if not work.done():
+                work.cancel()
+        if not fresh and isinstance(result.content, str):
+            yield result.content
+        yield result
+
+    def _answered(self, fresh: list[CreateResult], recorded: str) -> CreateResult:
+        if fresh:
+            result = fresh[-1]
+        else:
+            result = CreateResult.model_validate_json(recorded)
+            _add(self._inner, result.usage)
+        if self._member.turn is not None:
+            self._member.turn.answered(result)
+        return result
+
+    # --- the rest is the inner client's --------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def actual_usage(self) -> RequestUsage:
+        return self._inner.actual_usage()
+
+    def total_usage(self) -> RequestUsage:
+        return self._inner.total_usage()
+
+    def count_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = []) -> int:
+        return self._inner.count_tokens(messages, tools=tools)
+
+    def remaining_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = []) -> int:
+        return self._inner.remaining_tokens(messages, tools=tools)
+
+    @property
+    def capabilities(self) -> Any:
+        return self._inner.capabilities
+
+    @property
+    def model_info(self) -> ModelInfo:
+        return self._inner.model_info
+
+    def dump_component(self) -> ComponentModel:
+        return self._inner.dump_component()
+
+    def _to_config(self) -> BaseModel:
+        return self._inner._to_config()
+
+
+def _schema(output: Any) -> object:
+    if output is None or output is True or output is False:
+        return output
+    model: type[BaseModel] = output
+    return model.model_json_schema()
+
+
+def count_replayed(stock: Callable[[], RequestUsage], client: ChatCompletionClient) -> Callable[[], RequestUsage]:
+    """Return a client's usage function that counts the answers from the log as well, as an uninterrupted run would have."""
+
+    def usage() -> RequestUsage:
+        mine, more = stock(), _replayed.get(client)
+        if more is None:
+            return mine
+        return RequestUsage(mine.prompt_tokens + more.prompt_tokens, mine.completion_tokens + more.completion_tokens)
+
+    return usage
+
+
+def _add(client: ChatCompletionClient, usage: RequestUsage) -> None:
+    have = _replayed.get(client) or RequestUsage(0, 0)
+    _replayed[client] = RequestUsage(have.prompt_tokens + usage.prompt_tokens, have.completion_tokens + usage.completion_tokens)

@@ -1,0 +1,141 @@
+"""Driving AutoGen's generators and coroutines in tasks of their own: with our context, and an end when they are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from autogen_core import CancellationToken
+
+__all__ = ["GRACE", "Cancelled", "Pump", "until"]
+
+T = TypeVar("T")
+GRACE = 0.4
+"""Seconds that stock code is given to end by itself once it is cancelled; it may never do."""
+
+
+class Cancelled:
+    """Tells a task of this event loop that a cancellation token was cancelled, on whatever thread."""
+
+    def __init__(self, token: CancellationToken | None) -> None:
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._token = token
+        if token is not None:
+            token.add_callback(self._tell_loop)
+
+    def _tell_loop(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and the run long over
+            self.told.get_loop().call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self.told.done():
+            self.told.set_result(None)
+
+    def __bool__(self) -> bool:
+        return self._token is not None and self._token.is_cancelled()
+
+
+async def until(task: asyncio.Future[T], cancelled: Cancelled) -> T:
+    """Return a task's result; some time after a cancellation, end it.
+
+    Raises:
+        asyncio.CancelledError: it was cancelled, and did not end in time.
+    """
+    try:
+        either: set[asyncio.Future[Any]] = {task, cancelled.told}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait({task}, timeout=GRACE)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=GRACE / 2)
+            raise asyncio.CancelledError("the run was cancelled by its token")
+    except asyncio.CancelledError:
+        if not task.done():
+            task.cancel()
+        raise
+    return task.result()
+
+
+class Pump:
+    """Takes the items out of a generator one by one, in a task and a context of its own.
+
+    Args:
+        generator: the generator; it is advanced when the next item is asked for, and not before.
+    """
+
+    def __init__(self, generator: AsyncGenerator[Any, None]) -> None:
+        self._generator = generator
+        self._wanted: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
+        self._task = asyncio.ensure_future(self._work())
+
+    @classmethod
+    def inside(cls, generator: AsyncGenerator[Any, None]) -> Pump:
+        """Return a pump in a copy of the current context."""
+        return copy_context().run(cls, generator)
+
+    async def _work(self) -> None:
+        try:
+            while (answer := await self._wanted.get()) is not None:
+                try:
+                    item = await self._generator.__anext__()
+                except StopAsyncIteration:
+                    answer.set_result(_END)
+                    return
+                except asyncio.CancelledError:
+                    answer.cancel()
+                    raise
+                except Exception as exc:
+                    if not answer.done():
+                        answer.set_exception(exc)
+                    return
+                except BaseException as exc:
+                    if not answer.done() and not isinstance(exc, (KeyboardInterrupt, SystemExit)):
+                        answer.set_exception(exc)
+                        return
+                    raise
+                if not answer.done():
+                    answer.set_result(item)
+        finally:
+            with suppress(RuntimeError):  # it is being advanced by a step that will not end
+                await self._generator.aclose()
+
+    async def next(self, cancelled: Cancelled) -> Any:
+        """Return the next item.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            asyncio.CancelledError: the token was cancelled, and the generator did not end in time.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._wanted.put_nowait(answer)
+        try:
+            item = await until(answer, cancelled)
+        except asyncio.CancelledError:
+            await self._end()
+            raise
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+    async def close(self) -> None:
+        """Close the generator, wherever it is."""
+        if not self._task.done():
+            self._wanted.put_nowait(None)
+            await asyncio.wait({self._task}, timeout=GRACE)
+            await self._end()
+
+    async def _end(self) -> None:
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=GRACE / 2)
+        if self._task.done() and not self._task.cancelled():
+            self._task.exception()  # fetched: whoever waited was told
+
+
+_END = object()

@@ -1,0 +1,377 @@
+"""A workbench whose finished tool calls never repeat, and which never raises: AutoGen waits for ever if one does."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import TYPE_CHECKING, Any
+
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
+from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
+from autogen_core.tools import StaticStreamWorkbench, StaticWorkbench, TextResultContent, ToolResult, Workbench
+
+from letitloop.effects.guard import Effect
+from letitloop.errors import RunHalted
+from letitloop.integration.policies import atool_call
+from letitloop.integration.sessions import entered
+from letitloop_autogen.streams import GRACE, Cancelled
+from letitloop_autogen.tools import Stopped, as_called, bind_to_schema, carry_out, guarded_by
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from autogen_core import CancellationToken, ComponentModel
+    from autogen_core.tools import ToolSchema
+    from pydantic import BaseModel
+
+    from letitloop_autogen.driving import Member, Turn
+
+__all__ = ["DurableStaticWorkbench", "DurableWorkbench", "durable_workbench"]
+
+_END = object()
+_CANCELLED = object()
+_factory = MessageFactory()
+
+
+def durable_workbench(inner: Workbench, member: Member) -> Workbench:
+    """Return the proxy for a workbench; AutoGen streams from static ones, and asks their class."""
+    return DurableStaticWorkbench(inner, member) if isinstance(inner, StaticWorkbench) else DurableWorkbench(inner, member)
+
+
+class _Calls:
+    """What both proxies do about a call."""
+
+    _member: Member
+    _listed: list[ToolSchema]
+
+    async def _list(self, workbench: Workbench) -> list[ToolSchema]:
+        turn = self._member.turn
+        if turn is None:
+            return await workbench.list_tools()
+        work = asyncio.ensure_future(workbench.list_tools())  # whoever cancels it, cancels this task as well, or it cancels itself
+        try:
+            await asyncio.wait({work})
+        except BaseException:
+            work.cancel()
+            raise
+        error = asyncio.CancelledError("the list of tools was cancelled") if work.cancelled() else work.exception()
+        if error is None:
+            self._listed = work.result()
+        else:
+            turn.drive.stop(error)  # not raised: AutoGen asks in the middle of a tool call, too
+        return self._listed
+
+    async def _events(
+        self, name: str, arguments: Mapping[str, Any] | None, token: CancellationToken | None, call_id: str | None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield what the tool streams, and its result at last; whatever goes wrong stops the run instead of being raised."""
+        turn = self._member.turn
+        assert turn is not None, "asked by the proxies"
+        if token is not None and token.is_cancelled():
+            turn.drive.stop(asyncio.CancelledError("the run was cancelled by its token"))
+        if turn.drive.stopped is not None:
+            yield _aborted(name)
+            return
+        given: Any = {} if arguments is None else arguments
+        items: asyncio.Queue[Any] = asyncio.Queue()
+        place = turn.place_of(name, given, call_id)
+        work = asyncio.ensure_future(self._work(turn, place, name, given, token, call_id, items.put_nowait))
+        work.add_done_callback(lambda _: items.put_nowait(_END))
+        cancelled = Cancelled(token)
+        cancelled.told.add_done_callback(lambda _: items.put_nowait(_CANCELLED))
+        try:
+            while (item := await items.get()) is not _END:
+                if item is not _CANCELLED:
+                    yield item
+                    continue
+                await asyncio.wait({work}, timeout=GRACE / 2)
+                if not work.done():  # a thread, which nothing stops: it goes on, and its result is recorded
+                    turn.drive.stop(asyncio.CancelledError("the run was cancelled by its token"))
+                    _unfinished.add(work)
+                    work.add_done_callback(_fetched)
+                    yield _aborted(name)
+                    return
+        except BaseException:
+            work.cancel()
+            raise
+        yield _outcome(turn, name, work, cancelled)
+
+    async def _work(
+        self,
+        turn: Turn,
+        place: str,
+        name: str,
+        arguments: dict[str, Any],
+        token: CancellationToken | None,
+        call_id: str | None,
+        emit: Callable[[Any], None],
+    ) -> ToolResult:
+        drive, policy = turn.drive, turn.drive.shared.policies.of(name)
+        if isinstance(policy, Effect) or self._passes(name) or policy == "rerun":
+            with entered(turn.scope.inner(f"tool {name} {place}")):
+                return await self._call(name, arguments, token, call_id, emit)
+        fresh: list[ToolResult] = []
+
+        async def call() -> dict[str, Any]:
+            drive.going_on(f"tool {name} {place}")
+            streamed: list[Any] = []
+
+            def both(item: Any) -> None:
+                streamed.append(item)
+                emit(item)
+
+            fresh.append(await self._call(name, arguments, token, call_id, both))
+            shown = [one.dump() for one in streamed if isinstance(one, (BaseAgentEvent, BaseChatMessage))]
+            return {"result": fresh[0].model_dump_json(), **({"streamed": shown} if shown else {})}
+
+        asked = arguments if type(arguments) is dict else {"arguments": arguments}  # a model may write any JSON
+        recorded = await atool_call(turn.scope, name, policy, asked, call, place=place)
+        if fresh:
+            return fresh[0]
+        for one in recorded.get("streamed", ()):
+            emit(_factory.create(one))
+        return ToolResult.model_validate_json(recorded["result"])
+
+    def _passes(self, name: str) -> bool:
+        """Tell whether a tool is recorded by what it does: an agent or a team, or a function with an effect of its own."""
+        return False
+
+    async def _call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        token: CancellationToken | None,
+        call_id: str | None,
+        emit: Callable[[Any], None],
+    ) -> ToolResult:
+        raise NotImplementedError
+
+
+class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
+    """The proxy for a static workbench.
+
+    Args:
+        inner: the workbench.
+        member: the agent it belongs to.
+    """
+
+    def __init__(self, inner: StaticWorkbench, member: Member) -> None:
+        self._inner = inner
+        self._member = member
+        self._listed = []
+        self._driven: tuple[list[int], StaticWorkbench] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def _workbench(self) -> StaticWorkbench:
+        """Return a copy of the inner workbench, with its tools as a run calls them."""
+        tools = self._inner._tools
+        now = [id(tool) for tool in tools]
+        if self._driven is None or self._driven[0] != now:
+            policies = self._member.shared.policies
+            driven = copy.copy(self._inner)
+            names = {original: shown for shown, original in self._inner._override_name_to_original.items()}
+            driven._tools = [as_called(tool, policies.of(names.get(tool.name, tool.name))) for tool in tools]
+            self._driven = now, driven
+            self._listed = []
+        return self._driven[1]
+
+    def _passes(self, name: str) -> bool:
+        original = self._inner._override_name_to_original.get(name, name)
+        tool = next((one for one in self._inner._tools if one.name == original), None)
+        return tool is not None and (isinstance(tool, TaskRunnerTool) or guarded_by(tool) is not None)
+
+    async def list_tools(self) -> list[ToolSchema]:
+        workbench = self._workbench()
+        if not self._listed or not _is_stock(workbench):
+            return await self._list(workbench)
+        return list(self._listed)  # AutoGen asks twice for each tool call, and makes the schemas anew each time
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        if self._member.turn is None:
+            return await self._inner.call_tool(name, arguments, cancellation_token, call_id)
+        result = _aborted(name)
+        async for item in self._events(name, arguments, cancellation_token, call_id):
+            result = item
+        return result
+
+    async def call_tool_stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> AsyncGenerator[Any | ToolResult, None]:
+        if self._member.turn is not None:
+            async for item in self._events(name, arguments, cancellation_token, call_id):
+                yield item
+        elif isinstance(self._inner, StaticStreamWorkbench):
+            async for item in self._inner.call_tool_stream(name, arguments, cancellation_token, call_id):
+                yield item
+        else:
+            yield await self._inner.call_tool(name, arguments, cancellation_token, call_id)
+
+    async def _call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        token: CancellationToken | None,
+        call_id: str | None,
+        emit: Callable[[Any], None],
+    ) -> ToolResult:
+        workbench = self._workbench()
+        if not isinstance(workbench, StaticStreamWorkbench):
+            return await workbench.call_tool(name, arguments, token, call_id)
+        items: list[Any] = []
+        async for item in workbench.call_tool_stream(name, arguments, token, call_id):
+            items.append(item)
+            if not isinstance(item, ToolResult):
+                emit(item)
+        return items[-1]  # type: ignore[no-any-return]  # a stream of tool events ends with the result
+
+    # --- the rest is the inner workbench's -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._inner.start()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def reset(self) -> None:
+        await self._inner.reset()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        return await self._inner.save_state()
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        await self._inner.load_state(state)
+
+    def dump_component(self) -> ComponentModel:
+        return self._inner.dump_component()
+
+    def _to_config(self) -> Any:
+        return self._inner._to_config()
+
+
+class DurableWorkbench(_Calls, Workbench):
+    """The proxy for any other workbench.
+
+    Args:
+        inner: the workbench.
+        member: the agent it belongs to.
+    """
+
+    def __init__(self, inner: Workbench, member: Member) -> None:
+        self._inner = inner
+        self._member = member
+        self._listed = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    async def list_tools(self) -> list[ToolSchema]:
+        return await self._list(self._inner)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        if self._member.turn is None:
+            return await self._inner.call_tool(name, arguments, cancellation_token, call_id)
+        result = _aborted(name)
+        async for item in self._events(name, arguments, cancellation_token, call_id):
+            result = item
+        return result
+
+    async def _call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        token: CancellationToken | None,
+        call_id: str | None,
+        emit: Callable[[Any], None],
+    ) -> ToolResult:
+        policy = self._member.shared.policies.of(name)
+        if not isinstance(policy, Effect):
+            return await self._inner.call_tool(name, arguments, token, call_id)
+        schema = next((one for one in self._listed if one["name"] == name), {"name": name})
+
+        async def inside(given: dict[str, Any]) -> str:
+            result = await self._inner.call_tool(name, given, token, call_id)
+            if result.is_error:
+                raise RuntimeError(result.to_text())
+            return result.to_text()
+
+        try:
+            text = str(await carry_out(bind_to_schema(policy, schema, inside), arguments))
+        except Exception as error:
+            return ToolResult(name=name, result=[TextResultContent(content=str(error))], is_error=True)
+        return ToolResult(name=name, result=[TextResultContent(content=text)])
+
+    # --- the rest is the inner workbench's -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._inner.start()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def reset(self) -> None:
+        await self._inner.reset()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        return await self._inner.save_state()
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        await self._inner.load_state(state)
+
+    def dump_component(self) -> ComponentModel:
+        return self._inner.dump_component()
+
+    def _to_config(self) -> BaseModel:
+        return self._inner._to_config()
+
+
+def _is_stock(workbench: StaticWorkbench) -> bool:
+    return type(workbench).list_tools is StaticWorkbench.list_tools
+
+
+_unfinished: set[asyncio.Future[Any]] = set()
+
+
+def _fetched(work: asyncio.Future[Any]) -> None:
+    """Let go of a call that outlived its run; what became of it is recorded, and nobody waits for it."""
+    _unfinished.discard(work)
+    if not work.cancelled():
+        work.exception()
+
+
+def _aborted(name: str) -> ToolResult:
+    """Return what AutoGen gets for a call whose run has to stop; the run's caller gets why, and the model is not asked again."""
+    return ToolResult(name=name, result=[TextResultContent(content="The run has to stop; nothing was done.")], is_error=True)
+
+
+def _outcome(turn: Turn, name: str, work: asyncio.Future[ToolResult], cancelled: Cancelled) -> ToolResult:
+    drive = turn.drive
+    if cancelled or work.cancelled():
+        drive.stop(asyncio.CancelledError(f"tool {name} was cancelled"))
+    if work.cancelled():
+        return _aborted(name)
+    error = work.exception()
+    if error is None:
+        return work.result()
+    if isinstance(error, Stopped):
+        error = error.error
+    if not isinstance(error, RunHalted):
+        drive.stop(error)
+    return _aborted(name)  # also of what is no Exception; Ctrl+C and exits end the event loop by themselves
