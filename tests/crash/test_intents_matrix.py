@@ -156,7 +156,7 @@ class Trial:
         outcomes = [life.end() for life in lives]
         assert (self.state, self.effects) == (state, effects), outcomes
         names = {outcome.get("raised", "value") for outcome in outcomes}
-        assert names <= {"value", "InFlight", "UnknownOutcome", "IntentFailed"}
+        assert names <= {"value", "InFlight", "UnknownOutcome", "IntentFailed"}, outcomes
         self.again()
 
     def finish(self):
