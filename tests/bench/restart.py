@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from measure import Bench
 
 ROUNDS = 15
+BACKOFF = 0.2  # seconds; what is compared starts after the same pause, since the caches and the clock of an idle CPU are cold
 
 # CLOCK_MONOTONIC is one clock for all processes: each tells its own moments
 FIRST_LINE = """import time
 begun = time.monotonic()
-import os, signal, sys
+import os, sys
 with open(sys.argv[1], "a") as times: print("begun", begun, file=times)
 """
 
@@ -42,7 +43,7 @@ def run():
         if number == 50 and not os.path.exists(sys.argv[2] + "/died"):
             os.mkdir(sys.argv[2] + "/died")
             with open(sys.argv[1], "a") as times: print("death", time.monotonic(), file=times, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), 9)
 
 run()
 """
@@ -84,6 +85,7 @@ def _by_hand(bench: Bench) -> float:
     store.mkdir()
     command = [sys.executable, str(bench.place / "watched.py"), str(times), str(store)]
     subprocess.run(command, check=False)
+    time.sleep(BACKOFF)
     start = time.monotonic()
     subprocess.run(command, check=True)
     return (min(moment for moment in _moments(times)["step"] if moment > start) - start) * 1e3
@@ -92,13 +94,14 @@ def _by_hand(bench: Bench) -> float:
 def _bare(bench: Bench) -> float:
     """Return the milliseconds from the start of an interpreter to its program's first line."""
     times = bench.fresh("times")
+    time.sleep(BACKOFF)
     start = time.monotonic()
     subprocess.run([sys.executable, str(bench.place / "bare.py"), str(times)], check=True)
     return (_moments(times)["begun"][0] - start) * 1e3
 
 
 def _watched(bench: Bench) -> float:
-    command = [sys.executable, "-m", "letitloop", "watch", "--log-json", "--backoff", "0.2", str(bench.place / "watched.py")]
+    command = [sys.executable, "-m", "letitloop", "watch", "--log-json", "--backoff", str(BACKOFF), str(bench.place / "watched.py")]
     return _stood_still(bench, command)
 
 

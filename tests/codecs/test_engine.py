@@ -8,9 +8,11 @@ import textwrap
 
 import pytest
 
-from letitloop.codecs import Codecs
+from letitloop.codecs import Codecs, engine
 from letitloop.errors import UnencodableError
 from tests.codecs import shapes as s
+from tests.codecs.same import difference
+from tests.codecs.table import EXACT
 
 
 def run(script):
@@ -40,6 +42,46 @@ def test_plain_values_need_the_fast_library_only():
     default_codecs.fingerprint((value,), {"k": value})
     assert "ormsgpack" in sys.modules and "msgpack" not in sys.modules
     """)
+
+
+def test_the_first_small_values_pass_without_a_library():
+    run("""
+    import sys
+    from letitloop.codecs import Codecs
+    codecs = Codecs()
+    value = {"a": [1, (2.5, "x"), b"y", None, True], "b": "z" * 1000}
+    data = codecs.encode(value)
+    assert codecs.decode(data) == value
+    first = codecs.fingerprint((value, 3), {"k": value})
+    assert "ormsgpack" not in sys.modules and "msgpack" not in sys.modules
+    for _ in range(200):
+        codecs.decode(data)
+    assert "ormsgpack" in sys.modules, "it is worth its import by now"
+    assert (codecs.encode(value), codecs.fingerprint((value, 3), {"k": value})) == (data, first)
+    assert codecs.decode(data) == value
+    """)
+
+
+@pytest.mark.parametrize("big", ["'x' * 5000", "list(range(5000))", "[[i] for i in range(100)]", "{i: 'abc' for i in range(100)}"])
+def test_a_large_first_value_is_not_done_slowly(big):
+    run(f"""
+    import sys
+    from letitloop.codecs import Codecs
+    value = {big}
+    data = Codecs().encode(value)
+    assert "ormsgpack" in sys.modules and Codecs().decode(data) == value
+    """)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_first_values_are_the_bytes_of_later_ones(name, monkeypatch):
+    """By a codec that takes each value for one of the first, of any size."""
+    value = EXACT[name]
+    expected, mark = Codecs().encode(value), Codecs().fingerprint((value,), {})
+    monkeypatch.setattr(engine, "_worth_importing", lambda _size: False)
+    assert Codecs().encode(value) == expected
+    assert Codecs().fingerprint((value,), {}) == mark
+    assert difference(value, Codecs().decode(expected)) == ""
 
 
 def test_datetime_is_imported_when_a_record_holds_one():

@@ -6,11 +6,14 @@ is a zip file of two members: ``log.wal``, the log's bytes up to its logical end
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,20 @@ __all__ = ["Head", "head_of", "is_bundle", "missing", "parse_head", "unpacked", 
 
 _CHUNK = 1 << 20
 _MEMBERS = ("head.json", "log.wal")
+# what reading a damaged zip file may raise: the zipfile module has an error of its own for some of it only (a flipped bit says
+# "encrypted" or "of a newer version", RuntimeError; it cuts a field short, struct.error; it points before the file, OSError EINVAL)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    LookupError,
+    TypeError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    OSError,
+)
 
 
 @dataclass(frozen=True)
@@ -138,13 +155,17 @@ def unpacked(path: str) -> Generator[tuple[str, Head, str], None, None]:
         try:
             with zipfile.ZipFile(path) as bundle:
                 head, run = _unpack(bundle, log)
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, KeyError, TypeError, ValueError, EOFError, NotImplementedError) as error:
+        except _DAMAGE as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
             raise ForeignFile(f"{path} is no proof, or a damaged one: {error}. Nothing was changed.", path=path) from None
         yield log, head, run
 
 
 def _unpack(bundle: zipfile.ZipFile, log: str) -> tuple[Head, str]:
     members = {info.filename: info.file_size for info in bundle.infolist()}
+    if any(info.compress_type not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED) for info in bundle.infolist()):
+        raise ValueError("a member is compressed in a way that no proof is")
     if sorted(members) != sorted(_MEMBERS) or members["head.json"] > _CHUNK:
         raise ValueError(f"its members are {', '.join(sorted(members)) or 'none'}")
     said = json.loads(bundle.read("head.json"))

@@ -6,6 +6,7 @@ Therefore the functions given to it leave their exception in ``_lost`` before th
 
 from __future__ import annotations
 
+import sys
 from _thread import get_ident
 
 from letitloop.codecs import ext, reader, reference
@@ -21,16 +22,50 @@ if TYPE_CHECKING:
 
 _HOOK_FAILED = ("Type is not msgpack serializable", "ext_hook failed")
 _BUFFERS = frozenset((bytearray, memoryview))
+_PLAIN = frozenset((int, float, bool, type(None)))
 _TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")  # msgpack would build a class of its own for this extension
 
 _lost: dict[int, BaseException] = {}
 
+# Importing the fast library costs 25 ms, half of what a program takes to its first new step after a restart. The reference encoder
+# and decoder write and read the same bytes, at some 10 MB a second: they do the first values, while they are small.
+_SLOWLY = 1 << 16  # bytes in all
+_SMALL = 1 << 12  # bytes a value
+_A_VALUE = 64  # what a value counts beside its bytes
+_passed = 0
+
 
 def _ormsgpack() -> Any:
-    """Import the fast library; it costs 25 ms, so it is done when the first value passes."""
+    """Import the fast library."""
     import ormsgpack
 
     return ormsgpack
+
+
+def _worth_importing(size: int) -> bool:
+    """Tell whether a value of ``size`` bytes, after all those before it, is to be done by the fast library."""
+    global _passed  # one budget for the process, as the import is one
+    _passed += size + _A_VALUE
+    return size > _SMALL or _passed > _SLOWLY or "ormsgpack" in sys.modules
+
+
+def _weight(value: Any) -> int:
+    """Estimate the bytes of a value of msgpack's own types and tuples, walking no further than ``_SMALL``; more for any other."""
+    stack, weight = [value], 0
+    while stack and weight <= _SMALL:
+        item = stack.pop()
+        cls = class_of(item)
+        if cls is str or cls is bytes:
+            weight += len(item)
+        elif cls is dict:
+            weight += _A_VALUE * len(item)
+            stack += (*item, *item.values()) if len(item) <= _SMALL else ()
+        elif cls is list or cls is tuple:
+            weight += _A_VALUE * len(item)
+            stack += item if len(item) <= _SMALL else ()
+        elif cls not in _PLAIN:
+            return _SMALL + 1
+    return weight
 
 
 def _msgpack() -> Any:
@@ -113,7 +148,9 @@ class Packer:
         self.pack: Callable[[Any], bytes] = self._first
 
     def _first(self, value: Any) -> bytes:
-        """Make the function when the first value passes, which imports the library."""
+        """Encode one of the first values: a small one without the library."""
+        if not _worth_importing(_weight(value)):
+            return self.reference(value, "result")
         self.pack = self.make(ext.MAX_NESTED)
         return self.pack(value)
 
@@ -271,6 +308,9 @@ class Unpacker:
         self.unpack: Callable[[Any], Any] = self._first
 
     def _first(self, data: Any) -> Any:
+        """Decode one of the first values: a small one without the library."""
+        if class_of(data) is bytes and not _worth_importing(len(data)):
+            return self.reference(data)
         self.unpack = self.make(ext.MAX_NESTED)
         return self.unpack(data)
 

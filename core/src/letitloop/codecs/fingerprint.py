@@ -15,23 +15,15 @@ import sys
 from zlib import crc32
 
 from letitloop.codecs import classes, engine, ext
+from letitloop.codecs.digest import sha256
 from letitloop.codecs.ext import Refused, class_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from hashlib import sha256
     from typing import Any
 
     Exploder = Callable[[Any], tuple[int, Any]]
-else:  # CPython's own, if it is there: OpenSSL's takes twice the time for a few bytes, and 3 ms to load
-    try:
-        from _sha2 import sha256  # 3.12 and later
-    except ImportError:
-        try:
-            from _sha256 import sha256
-        except ImportError:
-            from hashlib import sha256
 
 _SMALL = 1024
 

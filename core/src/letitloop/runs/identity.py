@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from hashlib import sha256
 
+from letitloop.codecs.digest import sha256
 from letitloop.errors import AsyncMisuse, GeneratorFunction, InvalidArgument
 
 TYPE_CHECKING = False

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import cache
 
 from letitloop.supervision.guard import guard
 from letitloop.supervision.signals import STOPPING, SUSPENDING
@@ -209,6 +210,7 @@ class Child:
         self.status: int | None = None
         self.result = bytearray()
         self.result_file = ""
+        prctl()  # looked up while there is time
         try:
             self._group = _Group(file, fresh=fresh)
         except BaseException:
@@ -402,6 +404,7 @@ class Child:
         self.finish()
 
 
+@cache
 def prctl() -> Any:
     """Return the system's ``prctl`` on Linux, None elsewhere."""
     if sys.platform != "linux":

@@ -9,8 +9,6 @@ Source of the construction: RFC 2104 (HMAC), chained as in forward-linked audit 
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from letitloop.errors import SealError
 from letitloop.wal.format import frame_tag
 
@@ -23,6 +21,8 @@ __all__ = ["Seal", "key_id"]
 
 def key_id(key: bytes) -> bytes:
     """Return the 8 bytes by which a header names its key; they do not reveal it."""
+    from hashlib import sha256  # 4 ms of import, as below
+
     return sha256(b"letitloop seal key" + key).digest()[:8]
 
 
