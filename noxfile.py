@@ -14,7 +14,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-ADAPTERS = ("autogen",)
+ADAPTERS = ("autogen", "smolagents")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
 # what starts processes by the hundred, and depends on the interpreter least: once, on the main one
@@ -179,3 +179,14 @@ def bench(session: nox.Session) -> None:
     """Speed and size against their bars: medians of shuffled rounds in one run, as ratios; raw data as JSON."""
     sync(session, "test")
     session.run("python", "tests/bench/run.py", *session.posargs)
+
+
+def bench_adapter(session: nox.Session) -> None:
+    """Measure what an adapter costs, against its bars."""
+    name = session.name.removeprefix("bench-")
+    sync(session, "test", name)
+    session.run("python", "tests/bench/run.py", f"--only={name}", *session.posargs)
+
+
+for _name in ADAPTERS:
+    nox.session(bench_adapter, python=PYTHON, name=f"bench-{_name}", default=False)

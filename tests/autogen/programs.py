@@ -259,7 +259,7 @@ def magentic(evidence):
 
 
 def graph(evidence):
-    """a, then b and c side by side with two tools each, then d, and back to a once."""
+    """a, then b and c side by side with two tools each, then d."""
     world = World(evidence)
 
     def side(name):
@@ -284,6 +284,37 @@ def graph(evidence):
     world.durability.wrap_team(team)
     result = asyncio.run(team.run(task="go"))
     return sorted(said(result)[:-1]), result.stop_reason, world.paid()
+
+
+def cycle(evidence):
+    """A writer and a reviewer who sends it back twice, then a publisher who pays."""
+    world = World(evidence)
+
+    def review(messages, settings):
+        drafts = sum(str(one.content).startswith("draft") for one in messages if one.type == "UserMessage")
+        return f"again, after {drafts}" if drafts < 3 else f"good, after {drafts}"
+
+    def write(messages, settings):
+        if messages[-1].type != "FunctionExecutionResultMessage":
+            return [call("think", what=f"draft {len(messages)}")]
+        return f"draft of {len(messages)}"
+
+    def publish(messages, settings):
+        return "published" if results(messages) else [call("pay", number=77, amount=3)]
+
+    writer = AssistantAgent("writer", world.model(write), tools=world.tools(), max_tool_iterations=2)
+    reviewer = AssistantAgent("reviewer", world.model(review))
+    publisher = AssistantAgent("publisher", world.model(publish), tools=world.tools(), max_tool_iterations=2)
+    builder = DiGraphBuilder()
+    for node in (writer, reviewer, publisher):
+        builder.add_node(node)
+    builder.add_edge(writer, reviewer)
+    builder.add_edge(reviewer, writer, condition="again").add_edge(reviewer, publisher, condition="good")
+    builder.set_entry_point(writer)
+    team = GraphFlow(builder.get_participants(), graph=builder.build(), termination_condition=MaxMessageTermination(30))
+    world.durability.wrap_team(team)
+    result = asyncio.run(team.run(task="go"))
+    return said(result), result.stop_reason, world.paid()
 
 
 def agent_tools(evidence):
@@ -438,6 +469,7 @@ ALL = [
     swarm,
     magentic,
     graph,
+    cycle,
     agent_tools,
     nested_teams,
     people,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, UserProxyAgent
@@ -470,7 +469,7 @@ async def test_a_model_does_not_see_trusted_parameters(lives, tmp_path, decorate
     bank = Bank(tmp_path / "bank", "window")
     policy = effect(key="refund/{tenant}/{order}", provider=bank)
 
-    def refund(order: str, amount: int, *, tenant: Trusted[Annotated[str, "whose shop it is"]]) -> str:
+    def refund(order: str, amount: int, *, tenant: Trusted[str]) -> str:
         """Refund an order."""
 
     tool = policy(refund) if decorated else refund

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import agents
 import intents
 import on_cpu
 import on_disk
@@ -48,6 +49,8 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "intents": intents.processes,
     "intent-size": intents.size,
 }
+ADAPTERS: dict[str, Callable[[Bench], Iterator[Row]]] = {"autogen": agents.autogen, "smolagents": agents.smolagents}
+"""What needs a framework: measured where it is asked for."""
 
 
 def main() -> int:
@@ -67,7 +70,7 @@ def main() -> int:
             rows: list[Row] = []
             for name in options.only or GROUPS:
                 print(f"measuring: {name} ...", file=sys.stderr, flush=True)
-                rows += GROUPS[name](bench)
+                rows += {**GROUPS, **ADAPTERS}[name](bench)
             calibration["others_cores"] = others.cores or 0.0
         calibration["others_cores"] = others.cores
         calibration["worst_drift"] = max((one["drift"] for one in bench.calibrations), default=1.0)
@@ -95,7 +98,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="decides the order in each round"
     )
-    parser.add_argument("--only", action="append", choices=sorted(GROUPS), help="measure this group; may be given several times")
+    parser.add_argument(
+        "--only", action="append", choices=sorted({**GROUPS, **ADAPTERS}), help="measure this group; may be given several times"
+    )
     parser.add_argument("--strict", action="store_true", help="count figures that could not be told as missed")
     return parser.parse_args()
 

@@ -34,14 +34,13 @@ __all__ = ["Effect", "Trusted", "effect", "effect_context", "from_context", "reg
 T = TypeVar("T")
 
 
-class _TrustedMark:
-    """What :data:`Trusted` annotates a type with."""
+class _TrustedMark(str):
+    """What :data:`Trusted` annotates a type with; a string, for frameworks that take annotations for descriptions."""
 
-    def __repr__(self) -> str:
-        return "trusted"
+    __slots__ = ()
 
 
-_TRUSTED = _TrustedMark()
+_TRUSTED = _TrustedMark("supplied by the application")
 Trusted = Annotated[T, _TRUSTED]
 """``request_id: Trusted[str]``: a parameter that the application supplies; no model sees it, and none can set it."""
 

@@ -1,0 +1,184 @@
+"""How a run of an agent is driven, and what becomes of its end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from letitloop.codecs import default_codecs
+from letitloop.errors import CodecError, Halt, InvalidArgument, RecordTooLarge
+from letitloop.integration.open_leaves import OpenLeaf
+from letitloop.integration.sessions import entered
+from letitloop_smolagents._framework import agents, memory, types
+from letitloop_smolagents._stop import Stop
+from letitloop_smolagents._values import identity, portable, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from letitloop.runs.scope import Scope
+    from letitloop_smolagents._binding import Binding
+
+__all__ = ["Nested", "Outermost", "Start", "asked"]
+
+
+class Start:
+    """How a run is driven, and what becomes of its end."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+
+    def begin(self, words: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def finish(self, words: dict[str, Any], value: Any) -> Any:
+        return value
+
+    def failed(self, error: BaseException) -> BaseException:
+        return error
+
+    def given_up(self) -> None:
+        pass
+
+    def whole(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
+        """Drive a run to its end and return its result."""
+        binding = self.binding
+        binding.busy = True
+        try:
+            self.begin(words)
+            assert binding.scope is not None
+            with entered(binding.scope):
+                return self.finish(words, work())
+        except BaseException as exc:
+            error = self.failed(exc)
+            if error is exc:
+                raise
+            raise error from exc.__cause__
+        finally:
+            binding.busy = False
+            binding.end()
+
+    def stream(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
+        """Begin a run, and return what yields its steps."""
+        self.begin(words)
+        scope = self.binding.scope
+        assert scope is not None
+        try:
+            with entered(scope):
+                steps = work()
+        except BaseException:
+            self.binding.end()
+            raise
+        return self._steps(words, steps, scope)
+
+    def _steps(self, words: dict[str, Any], steps: Any, scope: Scope) -> Generator[Any]:
+        binding = self.binding
+        try:
+            while True:
+                if binding.scope is not scope:
+                    raise InvalidArgument(
+                        "these steps are of a run that was given up: its agent was run again. Nothing more was run."
+                    )
+                binding.busy = True
+                try:
+                    with entered(scope):  # not around the yield: whoever reads is not in this run
+                        step: Any = next(steps, None)
+                        if isinstance(step, memory.FinalAnswerStep):
+                            step.output = self.finish(words, step.output)
+                finally:
+                    binding.busy = False
+                if step is None:
+                    return
+                yield step
+        except BaseException as exc:
+            if binding.scope is not scope:
+                raise
+            if isinstance(exc, GeneratorExit):
+                with suppress(RuntimeError):  # smolagents yields while it is being closed
+                    steps.close()
+            error = self.failed(exc)
+            if error is exc:
+                raise
+            raise error from exc.__cause__
+        finally:
+            if binding.scope is scope:
+                binding.end()
+
+
+class Nested(Start):
+    """A managed agent's run: a part of the run of the agent that called it."""
+
+    def begin(self, words: dict[str, Any]) -> None:
+        assert self.binding.parent is not None
+        place, _ = self.binding.parent
+        self.binding.begin(place, f"agent {self.binding.agent.name}", words)
+
+
+class Outermost(Start):
+    """A run that the user's program called."""
+
+    def begin(self, words: dict[str, Any]) -> None:
+        agent = self.binding.durability.agent_name or self.binding.agent.name
+        name = f"run {agent}" if agent else "run"
+        self._slot = self.binding.durability.next_run(name, words)
+        try:
+            known = self.binding.begin(self._slot.root, name, words)
+        except BaseException as exc:
+            self._slot.failed(exc)
+            raise
+        self.binding.durability.replaying = known
+
+    def finish(self, words: dict[str, Any], value: Any) -> Any:
+        scope = self.binding.scope
+        assert scope is not None
+        scope.run.about_to_act("result")  # a Halt that something swallowed
+        result = OpenLeaf(scope, "result", {})
+        if result.known:
+            kept: dict[str, Any] = result.answer()
+            value = _given_back(kept["result"]) if "result" in kept else value
+        else:
+            try:
+                kept = {"result": _kept(value)}
+                default_codecs.encode(kept)
+            except (CodecError, RecordTooLarge):
+                kept = {}  # its steps are on record, and make it again
+            result.record(kept, wait=False)
+        self._slot.done()
+        return value
+
+    def given_up(self) -> None:
+        self._slot.done()
+
+    def failed(self, error: BaseException) -> BaseException:
+        scope = self.binding.scope
+        stopped: Any = error.error if isinstance(error, Stop) else error
+        if scope is not None and not isinstance(stopped, (Halt, KeyboardInterrupt, GeneratorExit)):
+            try:
+                scope.run.about_to_act("result")
+            except BaseException as halted:  # it was raised before, and something made this error of it
+                stopped = halted
+        if hasattr(self, "_slot"):
+            self._slot.failed(stopped)
+        return stopped  # type: ignore[no-any-return]  # an exception
+
+
+def asked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run is asked, by name. How its result is handed over is no part of it."""
+    words = {name: identity(value) for name, value in arguments.items() if name not in ("self", "stream", "images")}
+    words["images"] = [identity(image) for image in arguments.get("images") or ()]
+    return words
+
+
+def _kept(value: Any) -> Any:
+    """Return what is recorded of a run's result."""
+    if isinstance(value, agents.RunResult):
+        return {"full": {name: _kept(one) if name == "output" else portable(one) for name, one in value.__dict__.items()}}
+    return {"plain": portable(value.to_raw() if isinstance(value, types.AgentType) else value)}
+
+
+def _given_back(kept: Any) -> Any:
+    """Return the result of which :func:`_kept` gave this."""
+    if "full" in kept:
+        fields = kept["full"].items()
+        return agents.RunResult(**{name: _given_back(one) if name == "output" else restored(one) for name, one in fields})
+    return types.handle_agent_output_types(restored(kept["plain"]))

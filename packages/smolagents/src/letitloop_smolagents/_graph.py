@@ -1,0 +1,430 @@
+"""Variables of the local Python executor as data, and back: one graph for all that share objects, so that aliases stay aliases.
+
+A value is itself if it is plain (``None``, numbers, texts), else ``[n]``: the n-th node of its graph. A node is a list whose first
+item says what it is. Functions, lambdas and classes that the agent's code defined are kept as the interpreter's own source and made
+again by the interpreter, in the same surroundings; modules and what was imported from them are named, and imported again only if
+the agent is authorised to import them. What is none of this is *opaque*: code that made it has to be executed again.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from letitloop.codecs import default_codecs
+from letitloop.codecs.ext import class_of
+from letitloop.errors import CodecError
+from letitloop_smolagents import _tables
+from letitloop_smolagents._framework import Image, interpreter, types
+from letitloop_smolagents._values import freeze_image, thaw_image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["BASE", "Freezer", "Thawer", "World", "code_class", "source_of"]
+
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes, complex))
+_OWN = "smolagents.local_python_executor"
+_NOT_KEPT = frozenset(("_print_outputs", "_operations_count", "__name__"))
+_CLASS_OWN = frozenset(("__dict__", "__weakref__", "__module__"))
+_FUNCTION_OWN = frozenset(("__ast__", "__source__"))
+_BUILTINS: dict[str, Any] = {
+    **{name: one for name, one in vars(builtins).items() if isinstance(one, type)},
+    **{f"tool {name}": one for name, one in interpreter.BASE_PYTHON_TOOLS.items() if name != "print"},
+}
+_BUILTIN_NAMES: dict[int, str] = {id(one): name for name, one in reversed(list(_BUILTINS.items()))}
+
+BASE: frozenset[str] = frozenset(interpreter.BASE_BUILTIN_MODULES)
+"""Modules that every agent may import, and that reach nothing outside."""
+
+
+@dataclass
+class World:
+    """What the interpreter's functions refer to.
+
+    Attributes:
+        state: the variables.
+        custom_tools: the functions that code defined.
+        static_tools: tools, and the functions that code may call.
+        authorized: the modules that code may import.
+        imports: by name, what code imported from which module, under which name there.
+    """
+
+    state: dict[str, Any]
+    custom_tools: dict[str, Any]
+    static_tools: dict[str, Any]
+    authorized: list[str]
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict[str, "tuple[str, str]"])
+
+    def may_import(self, module: str) -> bool:
+        """Tell whether code may import a module."""
+        return bool(interpreter.check_import_authorized(module, self.authorized))
+
+    def variables(self) -> dict[str, Any]:
+        """Return all variables, by ``s:`` and ``t:`` names: those of the state, and functions that code defined."""
+        found = {f"s:{name}": value for name, value in self.state.items() if name not in _NOT_KEPT}
+        found.update((f"t:{name}", value) for name, value in self.custom_tools.items())
+        return found
+
+    def put(self, key: str, value: Any) -> None:
+        """Set a variable."""
+        (self.state if key.startswith("s:") else self.custom_tools)[key[2:]] = value
+
+    def drop(self, key: str) -> None:
+        """Remove a variable."""
+        (self.state if key.startswith("s:") else self.custom_tools).pop(key[2:], None)
+
+
+def source_of(value: Any) -> ast.AST | None:
+    """Return the syntax tree of a function or lambda that the interpreter made; None of anything else."""
+    if class_of(value) is not FunctionType or value.__module__ != _OWN:
+        return None
+    if hasattr(value, "__ast__"):
+        return value.__ast__  # type: ignore[no-any-return]  # the interpreter's own attribute
+    return _cells(value).get("lambda_expression") if value.__code__.co_name == "lambda_func" else None
+
+
+def code_class(cls: Any) -> bool:
+    """Tell whether a class was defined by the agent's code."""
+    return isinstance(cls, type) and cls.__module__ == _OWN and getattr(interpreter, cls.__name__, None) is not cls
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
+
+
+class Freezer:
+    """Makes one graph.
+
+    Attributes:
+        nodes: the graph.
+        shared: the identities of the objects in it that can be changed, or that are told apart by identity.
+        opaque: whether something in it could not be recorded.
+        wide: whether something in it reaches outside by itself: a module, a data frame, a connection.
+        dull: whether its text is the same in every process.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.nodes: list[Any] = []
+        self.shared: set[int] = set()
+        self.opaque = self.wide = False
+        self.dull = True
+        self._world = world
+        self._seen: dict[int, int] = {}
+        self._open: set[int] = set()
+        self._roots: dict[int, int] = {}
+        self._held: list[Any] = []
+
+    def digest(self, ref: Any) -> bytes:
+        """Return 12 bytes that tell this graph from another one."""
+        return hashlib.blake2b(default_codecs.encode([self.nodes, ref]), digest_size=12).digest()
+
+    def ref(self, value: Any) -> Any:
+        """Add a value to the graph, and return what stands for it."""
+        if class_of(value) in _PLAIN:
+            return value
+        known = self._seen.get(id(value))
+        if known is not None:
+            if known in self._open:
+                self.opaque = True  # a tuple that contains itself
+            return [known]
+        index = len(self.nodes)
+        self._seen[id(value)] = index
+        self._held.append(value)
+        self.nodes.append(None)
+        self._open.add(index) if class_of(value) in (tuple, frozenset) else None
+        self.nodes[index] = self._node(value)
+        self._open.discard(index)
+        return [index]
+
+    def _node(self, value: Any) -> list[Any]:
+        cls: Any = class_of(value)
+        make: Callable[[Freezer, Any], list[Any]] | None = _CONTAINERS.get(cls)
+        if make is not None:
+            return make(self, value)
+        named = self._named(value)
+        if named is not None:
+            return named
+        if cls is FunctionType and source_of(value) is not None:
+            return self._function(value)
+        if code_class(value):
+            return self._class(value)
+        if code_class(cls):
+            return self._instance(value)
+        return self._leaf(value)
+
+    # --- containers ---
+
+    def _mutable(self, value: Any) -> None:
+        self.shared.add(id(value))
+
+    def freeze_list(self, value: Any) -> list[Any]:
+        """Return the node of a list."""
+        self._mutable(value)
+        return ["list", [self.ref(one) for one in value]]
+
+    def freeze_tuple(self, value: Any) -> list[Any]:
+        """Return the node of a tuple."""
+        if value:  # code may ask whether two names are one tuple; the empty one always is
+            self._mutable(value)
+        return ["tuple", [self.ref(one) for one in value]]
+
+    def freeze_dict(self, value: Any) -> list[Any]:
+        """Return the node of a dict."""
+        self._mutable(value)
+        return ["dict", self._items(value.items())]
+
+    def freeze_set(self, value: Any) -> list[Any]:
+        """Return the node of a set or frozenset; its order is of no account."""
+        self.dull = False
+        if class_of(value) is set or value:
+            self._mutable(value)
+        in_order = sorted(value, key=lambda one: default_codecs.fingerprint((one,), {}))
+        return [type(value).__name__, [self.ref(one) for one in in_order]]
+
+    def freeze_special(self, value: Any) -> list[Any]:
+        """Return the node of one of the standard library's containers."""
+        self._mutable(value)
+        kind = class_of(value).__name__
+        if class_of(value) is deque:
+            return [kind, value.maxlen, [self.ref(one) for one in value]]
+        if class_of(value) is defaultdict:
+            return [kind, self.ref(value.default_factory), self._items(value.items())]
+        return [kind, self._items(value.items())]
+
+    def _items(self, items: Iterable[tuple[Any, Any]]) -> list[Any]:
+        return [[self.ref(key), self.ref(one)] for key, one in items]
+
+    # --- what code defined ---
+
+    def _function(self, value: Any) -> list[Any]:
+        self._mutable(value)
+        self.dull = False
+        cells = _cells(value)
+        kind = "def" if hasattr(value, "__ast__") else "lambda"
+        tree: Any = source_of(value)
+        where: Any = None
+        if cells["state"] is not self._world.state:  # it was made inside another function: it keeps what was there
+            kept = {name: one for name, one in cells["state"].items() if name not in _NOT_KEPT}
+            self._held.append(kept)
+            where = self._items(kept.items())
+        own = self._items((name, one) for name, one in value.__dict__.items() if name not in _FUNCTION_OWN)
+        return [kind, ast.unparse(tree), where, own]
+
+    def _class(self, cls: Any) -> list[Any]:
+        self._mutable(cls)
+        self.dull = False
+        if class_of(cls) is not type:
+            return self._opaque(cls)
+        body = {name: one for name, one in cls.__dict__.items() if name not in _CLASS_OWN}
+        return ["class", cls.__name__, [self.ref(base) for base in cls.__bases__], self._items(body.items())]
+
+    def _instance(self, value: Any) -> list[Any]:
+        cls = class_of(value)
+        if not all(code_class(base) or base is object for base in cls.__mro__) or not hasattr(value, "__dict__"):
+            return self._opaque(value)
+        self._mutable(value)
+        self.dull = False
+        return ["object", self.ref(cls), self._items(value.__dict__.items())]
+
+    # --- what has a name ---
+
+    def _named(self, value: Any) -> list[Any] | None:
+        name = _BUILTIN_NAMES.get(id(value))
+        if name is not None:
+            return ["builtin", name]
+        if isinstance(value, ModuleType):
+            self.wide |= value.__name__.partition(".")[0] not in BASE
+            return ["module", value.__name__] if self._world.may_import(value.__name__) else self._opaque(value)
+        if not callable(value):
+            return None
+        plain = getattr(value, "__wrapped__", value)
+        for tool, one in self._world.static_tools.items():
+            if one is value or one is plain:
+                return ["tool", tool]
+        return self._imported(value)
+
+    def _imported(self, value: Any) -> list[Any] | None:
+        places = [*self._world.imports.values()]
+        if isinstance(getattr(value, "__module__", None), str) and isinstance(getattr(value, "__qualname__", None), str):
+            places.append((value.__module__, value.__qualname__))
+        for module, name in places:
+            if getattr(sys.modules.get(module), name, None) is value and self._world.may_import(module):
+                self.wide |= module.partition(".")[0] not in BASE
+                return ["attr", module, name]
+        return None
+
+    # --- the rest ---
+
+    def _leaf(self, value: Any) -> list[Any]:
+        if class_of(value) is types.AgentText:
+            return ["text", str.__str__(value)]
+        if isinstance(value, Image.Image):
+            self._mutable(value)
+            self.dull = False
+            return ["picture", freeze_image(value)]
+        if class_of(value) is range:
+            return ["range", value.start, value.stop, value.step]
+        if class_of(value) is bytearray:
+            self._mutable(value)
+            return ["bytearray", bytes(value)]
+        if _tables.is_table(value):
+            self._mutable(value)
+            self.wide = True
+            table = _tables.freeze(value)
+            return self._opaque(value) if table is None else ["table", table]
+        return self._data(value)
+
+    def _data(self, value: Any) -> list[Any]:
+        array = getattr(sys.modules.get("numpy"), "ndarray", None)
+        if array is not None and class_of(value) is array and not self._whole(value, array):
+            return self._opaque(value)
+        try:
+            encoded = default_codecs.encode(value)
+        except (CodecError, RecursionError):
+            return self._opaque(value)
+        self._mutable(value)
+        self.dull = False
+        return ["value", encoded]
+
+    def _whole(self, value: Any, array: Any) -> bool:
+        """Tell whether no other array of this graph shares this one's memory."""
+        self.wide = True
+        root = value
+        while class_of(root.base) is array:
+            root = root.base
+        self._held.append(root)
+        self.shared.add(id(root))
+        return self._roots.setdefault(id(root), id(value)) == id(value)
+
+    def _opaque(self, value: Any) -> list[Any]:
+        self._mutable(value)
+        self.opaque = True
+        self.dull = False
+        module = class_of(value).__module__
+        self.wide |= module not in ("builtins", "collections", "itertools", _OWN) and module.partition(".")[0] not in BASE
+        return ["opaque", f"{module}:{class_of(value).__qualname__}", id(value)]
+
+
+_CONTAINERS: dict[Any, Any] = {
+    list: Freezer.freeze_list,
+    tuple: Freezer.freeze_tuple,
+    dict: Freezer.freeze_dict,
+    set: Freezer.freeze_set,
+    frozenset: Freezer.freeze_set,
+    deque: Freezer.freeze_special,
+    defaultdict: Freezer.freeze_special,
+    OrderedDict: Freezer.freeze_special,
+    Counter: Freezer.freeze_special,
+}
+
+
+class Thawer:
+    """Makes the values of one graph again."""
+
+    def __init__(self, world: World, nodes: list[Any]) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._made: dict[int, Any] = {}
+
+    def value(self, ref: Any) -> Any:
+        """Return the value that something in the graph stands for."""
+        if class_of(ref) is not list:
+            return ref
+        index: int = ref[0]
+        if index not in self._made:
+            self._made[index] = self._make(index, self._nodes[index])
+        return self._made[index]
+
+    def _make(self, index: int, node: list[Any]) -> Any:
+        kind, body = node[0], node[1:]
+        if kind in ("list", "set", "dict", "OrderedDict", "Counter", "defaultdict", "deque"):
+            return self._fill(index, kind, body)
+        if kind in ("tuple", "frozenset"):
+            return (tuple if kind == "tuple" else frozenset)(self.value(one) for one in body[0])
+        if kind in ("def", "lambda"):
+            return self._function(index, kind, *body)
+        if kind == "class":
+            return self._class(index, *body)
+        if kind == "object":
+            made = object.__new__(self.value(body[0]))
+            self._made[index] = made
+            made.__dict__.update(self._pairs(body[1]))
+            return made
+        return self._named(kind, body)
+
+    def _named(self, kind: str, body: list[Any]) -> Any:
+        if kind == "builtin":
+            return _BUILTINS[body[0]]
+        if kind == "tool":
+            return self._world.static_tools[body[0]]
+        if kind in ("module", "attr"):
+            if not self._world.may_import(body[0]):
+                raise interpreter.InterpreterError(f"Import of {body[0]} is not allowed, and was when this was recorded.")
+            module = import_module(body[0])
+            return interpreter.get_safe_module(module, self._world.authorized) if kind == "module" else getattr(module, body[1])
+        return _LEAVES[kind](*body)
+
+    def _fill(self, index: int, kind: str, body: list[Any]) -> Any:
+        """Make a container and fill it, in this order: it may contain itself."""
+        made: Any
+        if kind == "list":
+            made = self._made[index] = []
+            made.extend(self.value(one) for one in body[0])
+        elif kind == "set":
+            made = self._made[index] = set[Any]()
+            made.update(self.value(one) for one in body[0])
+        elif kind == "deque":
+            made = self._made[index] = deque[Any](maxlen=body[0])
+            made.extend(self.value(one) for one in body[1])
+        else:
+            factory = self.value(body[0]) if kind == "defaultdict" else None
+            kinds: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+            made = self._made[index] = defaultdict[Any, Any](factory) if kind == "defaultdict" else kinds[kind]()
+            for key, one in body[-1]:
+                made[self.value(key)] = self.value(one)
+        return made
+
+    def _pairs(self, items: Iterable[Any]) -> dict[Any, Any]:
+        return {self.value(key): self.value(one) for key, one in items}
+
+    def _function(self, index: int, kind: str, source: str, where: list[Any] | None, own: list[Any]) -> Any:
+        world = self._world
+        state = world.state
+        if where is not None:
+            state = {name: world.state[name] for name in _NOT_KEPT if name in world.state}
+        surroundings = (state, world.static_tools, world.custom_tools, world.authorized)
+        tree: Any = ast.parse(source)
+        if kind == "def":
+            made = interpreter.create_function(tree.body[0], *surroundings)
+        else:
+            made = interpreter.evaluate_lambda(tree.body[0].value, *surroundings)
+        self._made[index] = made  # what it keeps may refer to it
+        if where is not None:
+            state.update(self._pairs(where))
+        made.__dict__.update(self._pairs(own))
+        return made
+
+    def _class(self, index: int, name: str, bases: list[Any], body: list[Any]) -> Any:
+        made: Any = type(name, tuple(self.value(base) for base in bases), {"__module__": _OWN})
+        self._made[index] = made  # methods and attributes may refer to it
+        for key, one in body:
+            setattr(made, self.value(key), self.value(one))
+        return made
+
+
+_LEAVES: Mapping[str, Any] = {
+    "text": types.AgentText,
+    "picture": thaw_image,
+    "range": range,
+    "bytearray": bytearray,
+    "table": _tables.thaw,
+    "value": default_codecs.decode,
+}

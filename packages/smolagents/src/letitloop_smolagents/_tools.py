@@ -1,0 +1,158 @@
+"""The seam of tools: each agent gets a copy of a tool whose ``forward`` is done as the tool's policy says."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from letitloop.effects.guard import Effect
+from letitloop.errors import InvalidArgument, RecordedError
+from letitloop.integration.policies import tool_call
+from letitloop.runs.identity import base_of, escape
+from letitloop_smolagents._framework import default_tools
+from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was
+from letitloop_smolagents._values import identity, portable, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from letitloop.integration.policies import Policy
+    from letitloop.runs.scope import Scope
+    from letitloop_smolagents._binding import Binding
+
+__all__ = ["Member", "stock_of", "tool_for"]
+
+STOCK = "__letitloop_stock__"
+
+
+def stock_of(tool: Any) -> Any:
+    """Return the tool of which :func:`tool_for` gave this, or the tool itself."""
+    return getattr(tool, STOCK, tool)
+
+
+def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
+    """Return a copy of a tool for one agent; the tool itself stays as it is, and may serve other agents.
+
+    Args:
+        binding: the agent's.
+        tool: the tool.
+        policy: what the user declared for it by name; None if nothing.
+
+    Raises:
+        InvalidArgument: an effect's key needs what is no parameter of the tool.
+    """
+    if policy is None and type(tool) is default_tools.FinalAnswerTool:
+        return tool  # it returns what it is given
+    if not hasattr(tool, "forward"):
+        if policy == "rerun":
+            return tool
+        raise InvalidArgument(
+            f"tool {tool.name!r} has no forward(), so its calls cannot be recorded. Nothing was wrapped. If calling it again does "
+            f'no harm, declare tools={{{tool.name!r}: "rerun"}}.'
+        )
+    twin = copy.copy(tool)
+    twin.__dict__[STOCK] = tool
+    twin.is_initialized = True  # the tool itself is set up, when it is first called
+    chosen = policy or binding.policies.default
+    act = _acting(tool)
+    hidden = chosen.bind(act, tool.name).hidden if isinstance(chosen, Effect) else frozenset[str]()
+    if hidden:
+        twin.inputs = {name: schema for name, schema in tool.inputs.items() if name not in hidden}
+    names = list(twin.inputs)
+
+    @functools.wraps(tool.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if binding.scope is None:
+            return act(*args, **kwargs)
+        return binding.in_context(lambda: _call(binding, tool.name, chosen, _bound(names, args, kwargs), act, (args, kwargs)))
+
+    twin.forward = forward
+    return twin
+
+
+def _acting(tool: Any) -> Callable[..., Any]:
+    """Return the tool's own work as a function with the tool's own parameters; the tool is set up before its first call."""
+    forward = tool.forward
+    plain = inspect.unwrap(forward)  # what @tool was put on: the forward that it makes claims a parameter self
+
+    @functools.wraps(plain)
+    def act(*args: Any, **kwargs: Any) -> Any:
+        if not getattr(tool, "is_initialized", True):
+            tool.setup()
+        return forward(*args, **kwargs)
+
+    if inspect.ismethod(forward):
+        act.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]  # a function may have one
+    return act
+
+
+def _bound(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    named = {names[n] if n < len(names) else f"argument {n + 1}": value for n, value in enumerate(args)}
+    return {**named, **kwargs}
+
+
+def _call(
+    binding: Binding,
+    name: str,
+    policy: Policy,
+    arguments: dict[str, Any],
+    act: Callable[..., Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+) -> Any:
+    if policy == "rerun":
+        return act(*given[0], **given[1])
+    scope = binding.place()
+    before = scope.run.log.next_seq
+    fresh: list[Any] = []
+
+    def work() -> Any:
+        binding.check_closed(name)
+        binding.went_live()
+        fresh.append(act(*given[0], **given[1]))
+        return portable(fresh[0])
+
+    try:
+        if isinstance(policy, Effect):
+            _check_effect(binding, scope, policy, name, arguments, act)
+            return tool_call(scope, name, policy, arguments, work, signature=act)
+        told = {word: identity(value) for word, value in arguments.items()}
+        value = tool_call(scope, name, policy, told, work)
+    except NOT_SHOWN as exc:
+        raise Stop(exc) from exc
+    except RecordedError as exc:
+        raise as_it_was(exc) from None
+    finally:
+        if scope.run.log.next_seq != before:
+            binding.went_live()
+    return fresh[0] if fresh else restored(value)
+
+
+def _check_effect(
+    binding: Binding, scope: Scope, policy: Effect, name: str, arguments: dict[str, Any], act: Callable[..., Any]
+) -> None:
+    """In finished code that is executed again, let no effect through that it did not have."""
+    if not binding.closed:
+        return
+    (_, key, _, _), _ = policy.bind(act, name)._prepare((), arguments)
+    base = scope.prefix + escape(key, "step").encode()
+    if not any(base_of(one) == base for one in scope.run.journal.results(1 << 16)):
+        binding.check_closed(f"{name} ({key})")
+
+
+class Member:
+    """A managed agent as the code of an agent calls it."""
+
+    def __init__(self, binding: Binding, agent: Any) -> None:
+        self._binding = binding
+        self._agent = agent
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        binding = self._binding
+        if binding.scope is None:
+            return self._agent(*args, **kwargs)
+        return binding.in_context(lambda: binding.call_member(self._agent, args, kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_agent"], name)

@@ -1,0 +1,205 @@
+"""The agents that are killed at every event. Each program is called with its evidence directory, and its result is compared."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+from smolagents import CodeAgent, ToolCallingAgent
+
+from letitloop import effect
+from letitloop.adapters.smolagents import SmolagentsWALCallback
+from letitloop.testing import CallLog
+from tests.effects.bank import Bank
+from tests.smolagents.scripted import Pay, Probe, Script, Streaming, calls, code
+
+warnings.simplefilter("ignore")
+QUIET = {"verbosity_level": -1}
+
+
+def paying(evidence):
+    return {"pay": effect(key="invoice/{number}", provider=Bank(str(evidence / "bank"), "window"), recover="resend")}
+
+
+def paid(evidence):
+    return sorted(str(one["arguments"]) for one in Bank(str(evidence / "bank"), "window").done())
+
+
+def told(agent):
+    """Return what an agent's memory holds, without times and random numbers."""
+    steps = []
+    for step in agent.memory.steps:
+        error = getattr(step, "error", None)
+        said = f"{getattr(step, 'observations', '') or ''} {error or ''} {getattr(step, 'plan', '')}"
+        steps.append((type(step).__name__, getattr(step, "step_number", 0), re.sub(r"0\.\d+", "RANDOM", said)))
+    return steps
+
+
+CODE = [
+    """
+import random, time
+x = random.random()
+started = time.time()
+rows = [1, 2]
+same = rows
+def double(n):
+    return 2 * n
+class Box:
+    size = 3
+    def __init__(self, content):
+        self.content = content
+    def big(self):
+        return self.content > self.size
+box = Box(5)
+triple = lambda n: 3 * n
+print("first", x)
+""",
+    """
+rows.append(probe(what="rows " + str(len(rows))))
+again = pay(number="a-1", amount=double(box.content))
+print(same, again, triple(2))
+""",
+    """
+before = probe(what="before")
+raise ValueError("nothing " + before)
+""",
+    """
+box.content = probe(what=x > 0)
+other = pay(number="a-2", amount=7)
+gen = (n for n in [10, 20])
+first = next(gen)
+""",
+    """
+rows.append(next(gen))
+final_answer([rows is same, rows, box.big(), box.content, double(4), triple(4), 0 < x < 1, started > 1, first])
+""",
+]
+
+
+def code_agent(evidence):
+    log = CallLog(evidence)
+    agent = CodeAgent(
+        tools=[Probe(log, lambda what: 9 if what is True else f"<{what}>"), Pay()],
+        model=Script(map(code, CODE), log),
+        step_callbacks=[SmolagentsWALCallback(session_id="code", tools=paying(evidence))],
+        **QUIET,
+    )
+    return agent.run("analyse"), told(agent), paid(evidence), agent.monitor.total_input_token_count
+
+
+def tool_agent(evidence):
+    log = CallLog(evidence)
+
+    def answer(what):
+        if what == "bad":
+            raise ValueError("it broke")
+        return f"<{what}>"
+
+    agent = ToolCallingAgent(
+        tools=[Probe(log, answer), Pay()],
+        model=Script(
+            [
+                calls(
+                    ("1", "probe", {"what": "one"}), ("2", "pay", {"number": "b-1", "amount": 1}), ("3", "probe", {"what": "two"})
+                ),
+                '{"name": "probe", "arguments": {"what": "text"}}',
+                calls(("", "probe", {"what": "p"}), ("", "probe", {"what": "q"}), ("", "pay", {"number": "b-2", "amount": 2})),
+                calls(("9", "probe", {"what": "bad"})),
+                '{"name": "pay", "arguments": {"number": "b-3", "amount": 3}}',
+                calls(("7", "final_answer", {"answer": "done"})),
+            ],
+            log,
+        ),
+        step_callbacks=[SmolagentsWALCallback(session_id="tools", tools=paying(evidence))],
+        max_tool_threads=4,
+        **QUIET,
+    )
+    return str(agent.run("look")), [(name, number, said) for name, number, said in told(agent)], paid(evidence)
+
+
+def planning_agent(evidence):
+    log = CallLog(evidence)
+    agent = CodeAgent(
+        tools=[Probe(log)],
+        model=Script(map(code, ["a = probe(what='a')", "b = a + probe(what='b')", "c = b * 2", "final_answer(c)"]), log),
+        step_callbacks=[SmolagentsWALCallback(session_id="planning")],
+        planning_interval=2,
+        final_answer_checks=[lambda answer, memory, agent: len(answer) == 12],
+        **QUIET,
+    )
+    return agent.run("plan it"), told(agent)
+
+
+HELPER = """
+try:
+    found
+except Exception:
+    found = []
+found.append(search(what="deep " + str(len(found))))
+pay(number="c-" + str(len(found)), amount=1)
+"""  # the second call of the helper finds the variables of the first
+
+
+def managed_agent(evidence):
+    log = CallLog(evidence)
+    helper = CodeAgent(
+        tools=[Probe(log, name="search"), Pay()],
+        model=Script(map(code, [HELPER, "final_answer(found)"]), log, name="helper"),
+        name="helper",
+        description="It helps.",
+        **QUIET,
+    )
+    second = ToolCallingAgent(
+        tools=[Probe(log, name="ask")],
+        model=Script(
+            [calls(("1", "ask", {"what": "wide"})), calls(("2", "final_answer", {"answer": "wide enough"}))], log, name="second"
+        ),
+        name="second",
+        description="It asks.",
+        **QUIET,
+    )
+    agent = CodeAgent(
+        tools=[Probe(log)],
+        managed_agents=[helper, second],
+        model=Script(
+            map(
+                code,
+                [
+                    "first = helper(task='find it')\nkept = probe(what='top')",
+                    "more = helper(task='find it again')\nwide = second(task='ask')",
+                    "final_answer([first, more, kept, wide])",
+                ],
+            ),
+            log,
+        ),
+        step_callbacks=[SmolagentsWALCallback(session_id="managed", tools=paying(evidence))],
+        **QUIET,
+    )
+    return str(agent.run("delegate")), told(agent), told(helper), helper.python_executor.state["found"], paid(evidence)
+
+
+def streaming_agent(evidence):
+    log = CallLog(evidence)
+    agent = CodeAgent(
+        tools=[Probe(log)],
+        model=Streaming(map(code, ["a = probe(what='a')", "b = probe(what='b')", "final_answer(a + b)"]), log),
+        step_callbacks=[SmolagentsWALCallback(session_id="streaming")],
+        stream_outputs=True,
+        **QUIET,
+    )
+    steps = [type(step).__name__ for step in agent.run("stream it", stream=True)]
+    return steps, told(agent)
+
+
+def several_runs(evidence):
+    log = CallLog(evidence)
+    agent = CodeAgent(
+        tools=[Probe(log)],
+        model=Script(map(code, ["x = probe(what=which)\nfinal_answer(x)", "y = x + probe(what='y')\nfinal_answer(y)"]), log),
+        step_callbacks=[SmolagentsWALCallback(session_id="several")],
+        **QUIET,
+    )
+    first = agent.run("one", additional_args={"which": "first"})
+    again = agent.run("once more", additional_args={"which": "second"})
+    more = agent.run("two", reset=False)
+    return first, again, more, told(agent)
