@@ -2,7 +2,8 @@
 
 The variable ``LETITLOOP_SUPERVISION`` holds one entry for each watcher around the process, the nearest first, separated as paths
 are: ``LIFE@REASON@FILE``. LIFE counts the lives of what is watched, from 1; REASON says what ended the life before; FILE takes one
-line for each log that is opened. Whatever is wrong with it, nothing fails for it: it is for people and for restarts.
+line for each log that is opened, and is made anew if somebody has cleaned up (``%`` and the separator of paths are ``%25`` and
+``%3A`` in it). Whatever is wrong with it, nothing fails for it: it is for people and for restarts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from letitloop.wal.log import Log
 
-__all__ = ["VARIABLE", "Level", "levels", "tell"]
+__all__ = ["VARIABLE", "Level", "level_entry", "levels", "tell"]
 
 VARIABLE = "LETITLOOP_SUPERVISION"
+_SEPARATOR = f"%{ord(os.pathsep):02X}"
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _told: set[tuple[str, str]] = set()
 
 
@@ -38,6 +41,22 @@ class Level:
         self.name = os.path.basename(file)
 
 
+def level_entry(life: int, reason: str, file: str) -> str:
+    r"""Return a watcher's entry in the variable.
+
+    Args:
+        life: which life is to begin, from 1.
+        reason: what ended the life before; whatever cannot stand in a variable of the environment becomes a blank.
+        file: takes a line for each log that is opened.
+
+    Example:
+        >>> level_entry(2, "ValueError: a\0b", "/tmp/one")
+        '2@ValueError  a b@/tmp/one'
+    """
+    said = "".join(char if char.isprintable() and char not in "@" + os.pathsep else " " for char in reason[:200])
+    return f"{life}@{said}@{file.replace('%', '%25').replace(os.pathsep, _SEPARATOR)}"
+
+
 def levels(value: str | None = None) -> list[Level]:
     """Return the watchers around this process, the nearest first.
 
@@ -55,7 +74,7 @@ def levels(value: str | None = None) -> list[Level]:
         life, _, rest = part.partition("@")
         reason, _, file = rest.partition("@")
         if file and life.isascii() and life.isdigit():
-            found.append(Level(int(life), reason, file))
+            found.append(Level(int(life), reason, file.replace(_SEPARATOR, os.pathsep).replace("%25", "%")))
     return found
 
 
@@ -75,7 +94,7 @@ def tell(room: str, name: str, path: str, log: Log) -> None:
     line = os.fsencode(f"{log.next_seq}\t{room}\t{name}\t{path}\n")
     for level in levels(value):
         try:
-            handle = os.open(level.file, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+            handle = os.open(level.file, _APPENDING, 0o600)
             try:
                 os.write(handle, line)
             finally:

@@ -111,6 +111,9 @@ class _Group:
             arrived = os.read(self.report, 512)
         except OSError:
             return []
+        if not arrived:  # somebody has ended the guard: it reports nothing more
+            close_private(self.report)
+            self.report = -1
         return self._foreign(arrived)
 
     def _foreign(self, arrived: bytes) -> list[int]:
@@ -131,7 +134,7 @@ class _Group:
         deadline = time.monotonic() + 1.0
         try:
             os.write(self._life, b"?")
-            while time.monotonic() < deadline:
+            while self.report >= 0 and time.monotonic() < deadline:
                 poll = select.poll()
                 poll.register(self.report, select.POLLIN)
                 if poll.poll(100):
@@ -156,6 +159,17 @@ class _Group:
             else:
                 os.waitpid(self.number, 0)
         except ChildProcessError:  # somebody waits for every child of this process
+            pass
+        self._reap()
+
+    def _reap(self) -> None:
+        """Take the exit status of orphans of the group, if this process inherits them, as the first one of a container does."""
+        deadline = time.monotonic() + 0.2
+        try:
+            while time.monotonic() < deadline:
+                if not os.waitpid(-self.number, os.WNOHANG)[0]:
+                    time.sleep(0.001)
+        except ChildProcessError:  # none, or none that is left
             pass
 
 
@@ -271,8 +285,7 @@ class Child:
         """
         poll = select.poll()
         poll.register(self._mailbox.fileno(), select.POLLIN)
-        poll.register(self._group.report, select.POLLIN)
-        for source in (self._pidfd, self._result):
+        for source in (self._group.report, self._pidfd, self._result):
             if source >= 0:
                 poll.register(source, select.POLLIN)
         if self._errors.source >= 0 and len(self._errors.backlog) < _BACKLOG:
@@ -333,11 +346,24 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to all that it has started; a stopped one is continued to take it."""
-        self._group.signal(number)
+        self._send(number)
         if number in SUSPENDING:
             self._looks_until = time.monotonic() + 1.0
         if number != getattr(signal, "SIGCONT", 0) and number not in SUSPENDING:
-            self._group.signal(signal.SIGCONT)
+            self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        self._group.signal(number)
+        if self.status is None and self._apart() is not None:
+            self.signal_alone(number)
+
+    def _apart(self) -> int | None:
+        """Return the process group of the process if it has left ours, or has not joined it yet."""
+        try:
+            group = os.getpgid(self.pid)
+        except OSError:  # it is gone
+            return None
+        return None if group == self._group.number else group
 
     def signal_alone(self, number: int) -> None:
         """Send a signal to the process and to nothing that it has started."""
@@ -348,7 +374,9 @@ class Child:
                 pass
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, with a group that it has made of its own."""
+        if self.status is None and self._apart() == self.pid:
+            os.killpg(self.pid, signal.SIGKILL)
         self.signal_alone(signal.SIGKILL)
 
     def resume(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from letitloop.runs.exits import CODES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +32,9 @@ _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File ".*", line \d+(?:, in (.*))?$')
 _RAISED = re.compile(r"([A-Za-z_][\w.<>]*)(?:: (.*))?$")
 _NO_TARGET = (": can't open file ", ": can't find '__main__' module in ", ": No module named ", ": Error while finding module")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Python 3.13 colours what it prints to a terminal
+_LONGEST_MESSAGE = 50  # lines after the first one of an exception's message, beyond which a program went on
+_COMPILED = 12  # lines at the end within which the error of a script that could not be compiled lies
 _GROUP = re.compile(r"^  [+|] ?(?:Exception Group )?")  # what is drawn beside a group's traceback
 
 
@@ -93,7 +98,12 @@ def what_ended(status: int, said: str, *, by: str = "") -> Death:
         return Death(128 - status if status < 0 else status, signal=max(0, -status), cause=by, stopped=True)
     if status < 0:
         return Death(128 - status, signal=-status)
-    raised = last_exception(said) if status else None
+    told = next((kind.__name__ for kind, code in CODES.items() if code == status), "")
+    # an exception that nothing caught ends Python with 1; with any other code a program had its say, whatever it logged before
+    raised = last_exception(said) if status == 1 or told else None
+    if told:
+        cause = _shortened(f"{raised[0]}: {raised[1]}") if raised is not None and raised[0].endswith(told) else told
+        return Death(status, cause=cause, crashed=True, permanent=f"{told} is not mended by another try")
     if raised is None:
         permanent = _missing(said) if status in (1, USAGE) else ""
         if status == USAGE and not permanent:
@@ -117,7 +127,7 @@ def last_exception(said: str) -> tuple[str, str, tuple[str, ...]] | None:
         Its class as it is printed, its message's first line, and the functions of its traceback, outermost first; a program that
         was never compiled has none. None if there is no traceback at the end.
     """
-    lines = [_GROUP.sub("", line) for line in said.splitlines()]
+    lines = [_GROUP.sub("", line) for line in _COLOUR.sub("", said).splitlines()]
     start = max((number for number, line in enumerate(lines) if line == _HEADER), default=-1)
     if start < 0:
         return _uncompiled(lines)
@@ -131,18 +141,14 @@ def last_exception(said: str) -> tuple[str, str, tuple[str, ...]] | None:
             raised = _RAISED.match(line)
             if raised is None:
                 return None
-            return None if _went_on(lines[number + 1 :]) else (raised[1], raised[2] or "", tuple(functions))
+            # a traceback that was logged is no end; a message may have many lines, though
+            return None if len(lines) - number > _LONGEST_MESSAGE else (raised[1], raised[2] or "", tuple(functions))
     return None
-
-
-def _went_on(after: list[str]) -> bool:
-    """Tell whether a program went on after a traceback: one that it logged is no end; a message may have many lines, though."""
-    return len(after) > 50
 
 
 def _uncompiled(lines: list[str]) -> tuple[str, str, tuple[str, ...]] | None:
     """Find the error of a script that could not be compiled: it is printed without a traceback."""
-    for number in range(len(lines) - 1, max(-1, len(lines) - 12), -1):
+    for number in range(len(lines) - 1, max(-1, len(lines) - _COMPILED), -1):
         raised = _RAISED.match(lines[number])
         if raised is not None and raised[1] in _SYNTAX:
             above = lines[max(0, number - 6) : number]

@@ -11,7 +11,7 @@ from letitloop.runs.history import describe_run
 from letitloop.runs.opening import ROOM
 from letitloop.runs.records import ATTEMPT, EFFECT, END, ENDED, FAILED, OK, RESUME, START, VOID
 from letitloop.store.directory import DirectoryStore
-from letitloop.store.supervised import VARIABLE
+from letitloop.store.supervised import VARIABLE, level_entry
 from letitloop.wal.recovery import view_log
 
 TYPE_CHECKING = False
@@ -58,6 +58,7 @@ class Progress:
 
     def __init__(self, around: str) -> None:
         handle, self.file = tempfile.mkstemp(prefix="letitloop-watch-")
+        self._inode = os.fstat(handle).st_ino
         os.close(handle)
         self._around = around
         self._read = 0
@@ -72,22 +73,29 @@ class Progress:
             life: which one it is, from 1.
             reason: what ended the one before.
         """
-        said = "".join(" " if char in "@" + os.pathsep else char for char in reason)
-        return {VARIABLE: os.pathsep.join(filter(None, (f"{life}@{said[:200]}@{self.file}", self._around)))}
+        return {VARIABLE: os.pathsep.join(filter(None, (level_entry(life, reason, self.file), self._around)))}
 
     def begin(self) -> None:
-        """A life begins."""
-        self._look()
+        """A life begins, with an empty file: whatever became of it in the life before."""
         self._opened.clear()
-        self._since = time.time()
+        self._read, self._partial, self._since = 0, b"", time.time()
+        try:
+            handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+            self._inode = os.fstat(handle).st_ino
+            os.close(handle)
+        except OSError:  # the process makes it, when there is room
+            pass
 
     def _look(self) -> None:
         """Read which logs were opened since the last look; the last one is the newest."""
         try:
             with open(self.file, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:  # somebody cleaned up, and the process has made it anew
+                    self._inode, self._read, self._partial = inode, 0, b""
                 file.seek(self._read)
                 data = file.read()
-        except OSError:  # somebody cleans up
+        except OSError:
             return
         self._read += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from copy import copy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ __all__ = ["SupervisionEvent", "Teller"]
 
 _LINES = 20  # of standard error, in an event
 _WIDTH = 500  # characters of each
+_PIECE = 4096  # bytes that a pipe with room takes without waiting
 
 
 class SupervisionEvent:
@@ -89,6 +92,12 @@ class SupervisionEvent:
     def __repr__(self) -> str:
         return f"<{self.event} of {self.target} after {self.reason}>"
 
+    def stopped(self, why: str) -> SupervisionEvent:
+        """Return what is told if the restart that this tells of does not come: a signal has ended the supervision."""
+        event = copy(self)
+        event.event, event.wait, event.ended_by, event.why = "stop", 0.0, "signal", why
+        return event
+
     def as_data(self) -> dict[str, Any]:
         """Return everything that it says, for JSON."""
         return {name: getattr(self, name) for name in ("event", *(slot for slot in self.__slots__ if slot != "event"))}
@@ -118,13 +127,18 @@ class Teller:
         self._callback = callback
         self._alerts: list[Any] = []
 
-    def tell(self, event: SupervisionEvent) -> None:
-        """Tell an event to whoever wants to know; nothing fails for it."""
+    def tell(self, event: SupervisionEvent, *, aloud: bool = True) -> None:
+        """Tell an event to whoever wants to know; nothing fails for it.
+
+        Args:
+            event: what happened.
+            aloud: tell people as well, who need not be told what they have asked for.
+        """
         if self._as_json:
             import json
 
             self.say(json.dumps(event.as_data()))
-        elif event.event == "restart" or not self._raises:
+        elif aloud and (event.event == "restart" or not self._raises):
             for line in _lines(event):
                 self.say(line)
         if self._callback is not None:
@@ -136,10 +150,12 @@ class Teller:
             self._alert(event)
 
     def say(self, line: str) -> None:
-        """Write a line to standard error in one piece; where there is none, nothing is said."""
+        """Write a line to standard error; where there is none, or nobody reads it, nothing is said."""
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
         try:
             sys.stderr.flush()
-            os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
+            while data and _takes_more():
+                data = data[os.write(2, data[:_PIECE]) :]
         except (AttributeError, OSError, ValueError):
             pass
 
@@ -158,23 +174,35 @@ class Teller:
         if len(self._alerts) >= 8:
             self.say("letitloop: eight commands of --on-restart are still running; this event is not given to one.")
             return
-        with tempfile.TemporaryFile() as file:
-            file.write(json.dumps(event.as_data()).encode() + b"\n")
-            file.seek(0)
-            try:
+        try:
+            with tempfile.TemporaryFile() as file:
+                file.write(json.dumps(event.as_data()).encode() + b"\n")
+                file.seek(0)
                 # its words are the user's own; its output is no part of what the watched program prints
                 self._alerts.append(subprocess.Popen(self._command, shell=True, stdin=file, stdout=subprocess.DEVNULL))  # noqa: S602
-            except OSError as exc:
-                self.say(f"letitloop: --on-restart could not be started: {exc}; the supervision goes on.")
+        except OSError as exc:
+            self.say(f"letitloop: --on-restart could not be started: {exc}; the supervision goes on.")
 
     def close(self, seconds: float = 10.0) -> None:
-        """Wait a while for the commands that are still running; what is sent to tell of the end should arrive."""
+        """Wait a while for the commands that are still running, so long for all: what is sent to tell of the end should arrive."""
+        deadline = time.monotonic() + seconds
         for alert in self._alerts:
             try:
-                alert.wait(seconds)
+                alert.wait(max(0.0, deadline - time.monotonic()))
             except Exception:  # it takes too long, or somebody else waited for it
                 alert.returncode = alert.returncode or 0
         self._alerts.clear()
+
+
+def _takes_more() -> bool:
+    """Wait a second at most for standard error to take a piece: a pipe that nobody reads must not stop the watching."""
+    if sys.platform == "win32":
+        return True
+    import select
+
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    return bool(poll.poll(1000))
 
 
 def _lines(event: SupervisionEvent) -> list[str]:

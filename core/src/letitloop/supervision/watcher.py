@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sys
@@ -40,6 +41,9 @@ _CONTINUE = numbers("SIGCONT")
 _ABORT = numbers("SIGABRT")[0]
 _LONG = 3600.0
 _A_MOMENT = 0.05
+_PASSING = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC))
+"""What the system has not enough of for a moment, or a file that is being written."""
+_TRIES = 60  # one a second
 _PATIENCE = 1.0  # seconds after Ctrl+C until somebody who waits is told what for
 
 
@@ -134,6 +138,7 @@ class Watcher:
         self._killed = False  # and it did not stop within its grace
         self._by = ""  # what the watcher ended the process for
         self._relayed: dict[int, int] = {}
+        self._last: SupervisionEvent | None = None
 
     def watch(self) -> Ending:
         """Watch until the process succeeds, is not started again, or a signal tells to stop."""
@@ -144,7 +149,9 @@ class Watcher:
             death: Death | None = None
             while True:
                 # made before the wait is over: what takes time need not be waited for then
-                child = Child(self._mailbox, self._terminal, self._progress.file, fresh=self._fresh)
+                child = self._child(death)
+                if isinstance(child, Ending):
+                    return child
                 ending = self._wait(wait_until, death) if death is not None else None
                 if ending is not None:
                     child.abandon()
@@ -157,6 +164,22 @@ class Watcher:
             self._progress.close()
             self._terminal.close()
             self._teller.close()
+
+    def _child(self, death: Death | None) -> Child | Ending:
+        """Make what the next life needs; return the end if a signal tells to stop meanwhile.
+
+        A machine without memory or processes to spare is what a watcher is for: after a first life it waits until there are some.
+        """
+        for _ in range(_TRIES):
+            try:
+                return Child(self._mailbox, self._terminal, self._progress.file, fresh=self._fresh)
+            except OSError as exc:
+                if death is None or exc.errno not in _PASSING:
+                    raise
+            ending = self._wait(time.monotonic() + 1.0, death)
+            if ending is not None:
+                return ending
+        return Child(self._mailbox, self._terminal, self._progress.file, fresh=self._fresh)
 
     # --- one life ------------------------------------------------------------------------------------------------------------
 
@@ -171,7 +194,10 @@ class Watcher:
             child.abandon()
             code = 127 if isinstance(exc, FileNotFoundError) else 126
             why = f"it cannot be started ({exc.strerror or exc})"
-            return self._died(child, Death(code, permanent=why), "", begun)
+            passing = exc.errno in _PASSING
+            return self._died(
+                child, Death(code, cause=why if passing else "", crashed=passing, permanent="" if passing else why), "", begun
+            )
         except BaseException:
             child.abandon()
             raise
@@ -322,8 +348,10 @@ class Watcher:
             ended_by="signal" if decision is None else decision.ended_by,
             why=decision.why if decision is not None else self._why_stopped(),
         )
-        if not stopping or self._killed:
-            self._teller.tell(event)
+        if said and not said.endswith("\n"):
+            self._teller.say("")  # it died in the middle of a line
+        self._teller.tell(event, aloud=not stopping or self._killed)
+        self._last = event
         if event.event == "restart":
             return None, death, now + event.wait
         return Ending(death.code, death=death, stopped=stopping, result=bytes(child.result), event=event), death, 0.0
@@ -342,10 +370,16 @@ class Watcher:
                     self._relayed[number] -= 1
                 elif number in STOPPING or number == CANCEL:
                     self._stopping = _INTERRUPTS[0] if number == CANCEL else number
-                    return Ending(128 + self._stopping, death=death, stopped=self._stopping)
+                    return self._stopped_waiting(death)
                 elif number in SUSPENDING:
                     self._terminal.suspend(number)
             left = until - time.monotonic()
             if left <= 0:
                 return None
             self._mailbox.wait(left)
+
+    def _stopped_waiting(self, death: Death | None) -> Ending:
+        """Tell that a signal has ended it all between two lives."""
+        if self._last is not None:
+            self._teller.tell(self._last.stopped(f"{signal_name(self._stopping)} ended the wait for the restart"), aloud=False)
+        return Ending(128 + self._stopping, death=death, stopped=self._stopping)

@@ -1,0 +1,232 @@
+"""What happens seldom and must not end a supervision, or hide what ended it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from letitloop import supervise
+from letitloop.supervision import watcher
+from letitloop.supervision.deaths import what_ended
+from tests.supervision.helpers import DEADLINE, end_of, environment, python, script, started, watch
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+def test_colours_hide_no_exception(tmp_path):
+    """Python 3.13 colours tracebacks on a terminal."""
+    path = script(tmp_path, "def f(): raise ConnectionError('no route')\nf()")
+    done = python(tmp_path, str(path), code=None, FORCE_COLOR="1", NO_COLOR="", PYTHON_COLORS="1")
+    assert what_ended(done.returncode, done.stderr).cause == "ConnectionError: no route"
+    red, end = "\x1b[1;35m", "\x1b[0m"
+    said = f'Traceback (most recent call last):\n  File {red}"x.py"{end}, line {red}1{end}, in {red}f{end}\n    f()\n'
+    death = what_ended(1, f"{said}{red}ConnectionError{end}: {red}no route{end}\n")
+    assert (death.crashed, death.cause) == (True, "ConnectionError: no route")
+
+
+TABLE = [
+    # name, program, options, restarts, exit code
+    ("exit 80 that says nothing", "life(); sys.exit(80)", ("--restart-on", "any"), 0, 80),
+    ("exit 81 behind a shell", "life(); sys.exit(81)", ("--restart-on", "any"), 0, 81),
+    ("exit 80, named", "sys.exit(80 if life() < 3 else 0)", ("--restart-on", "exit:80"), 2, 0),
+    (
+        "a traceback that was logged",
+        "import logging\nlife()\ntry: 1/0\nexcept Exception: logging.exception('x')\nsys.exit(3)",
+        (),
+        0,
+        3,
+    ),
+    ("a NUL and half a character in the message", "if life() < 3: raise ConnectionError('a \\0 b \\ud800 c')", (), 2, 0),
+    (
+        "UnknownOutcome, and a failure at exit",
+        "import atexit\nfrom letitloop import *\natexit.register(lambda: 1/0)\n@durable\ndef f(): raise UnknownOutcome('so')\nf()",
+        (),
+        0,
+        80,
+    ),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+def test_deaths(tmp_path, row):
+    _, program, options, restarts, code = row
+    path = script(tmp_path, program)
+    words = ("--", "sh", "-c", f"{sys.executable} {path} 2>/dev/null") if "shell" in row[0] else (path,)
+    done = watch(tmp_path, *options, *words)
+    assert (done.code, done.restarts) == (code, restarts), done.err
+
+
+@pytest.mark.parametrize("leave", ["os.setpgrp()", "os.setsid()"])
+def test_a_program_that_leaves_its_group_is_told_too(tmp_path, leave):
+    text = f"""
+        {leave}
+        def told(number, frame): raise SystemExit(7)
+        signal.signal(signal.SIGTERM, told)
+        print("ready", flush=True)
+        while True: signal.pause()
+    """
+    process = started(tmp_path, script(tmp_path, text))
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert end_of(process).code == 7
+
+
+def test_what_it_has_started_in_a_group_of_its_own_is_killed_with_it(tmp_path):
+    """As ``timeout 100 python agent.py`` does; both streams end, so nobody is left behind."""
+    text = """
+        import subprocess
+        os.setpgrp()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", "import signal; print('child', flush=True); signal.pause()"])
+        print("ready", flush=True)
+        while True: signal.pause()
+    """
+    process = started(tmp_path, "--grace", 0.2, script(tmp_path, text))
+    assert {process.stdout.readline(), process.stdout.readline()} == {"ready\n", "child\n"}
+    process.terminate()
+    assert end_of(process).code == 137
+
+
+PROGRESS = """
+    from letitloop import durable, step
+    n_life = life()
+    from letitloop.store.supervised import levels
+    (level,) = levels()
+    assert os.path.exists(level.file)
+    if {removes}: os.unlink(level.file)
+    @durable(goal_id="further")
+    def steps():
+        for n in range(5):
+            step("part", abs, n)
+            if n == n_life - 1: die()
+    steps()
+"""
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_progress_is_seen_though_somebody_cleans_up_and_names_are_odd(tmp_path, removes):
+    odd = tmp_path / "a:b%25c"
+    odd.mkdir()
+    program = script(tmp_path, PROGRESS.format(removes=removes))
+    done = watch(tmp_path, "--max-rapid-failures", 2, "--max-restarts", 50, program, env=environment(TMPDIR=str(odd)))
+    assert (done.code, done.restarts) == (0, 5), done.err
+    assert all(event["progress"] for event in done.events)
+    assert not os.listdir(odd)
+
+
+def test_a_json_line_stands_alone_though_the_program_died_in_the_middle_of_one(tmp_path):
+    text = "sys.stderr.write('progress 50%'); sys.stderr.flush()\nif life() < 3: die()"
+    done = watch(tmp_path, script(tmp_path, text))
+    assert (done.code, len(done.events)) == (0, 2)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_signal_that_ends_it_is_told_to_machines(tmp_path, waiting):
+    text = "print('ready', flush=True)\nsignal.pause()" if not waiting else "die()"
+    process = started(tmp_path, "--on-restart", "cat >> events", "--backoff", 3000, "--max-backoff", 3000, script(tmp_path, text))
+    if waiting:
+        assert '"restart"' in process.stderr.readline()
+    else:
+        process.stdout.readline()
+    process.terminate()
+    done = end_of(process)
+    assert done.code == 143
+    assert (done.end["ended_by"], done.end["wait"]) == ("signal", 0.0)
+    assert "SIGTERM" in done.end["why"]
+    assert '"ended_by": "signal"' in (tmp_path / "events").read_text()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_machine_that_has_no_room_for_a_moment_is_waited_for(tmp_path, monkeypatch, number):
+    failures = iter([False, True, True])
+    stock = watcher.Child
+
+    def child(*args, **options):
+        if next(failures, False):
+            raise OSError(number, os.strerror(number))
+        return stock(*args, **options)
+
+    monkeypatch.setattr(watcher, "Child", child)
+
+    @supervise(backoff=0.0)
+    def dies_once():
+        with open(tmp_path / "lives", "a") as file:
+            file.write("x")
+        if os.path.getsize(tmp_path / "lives") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
+    assert dies_once() == "done"
+    assert next(failures, None) is None
+
+
+def test_a_program_that_is_being_written_is_tried_again(tmp_path):
+    """ETXTBSY, as while a new version is put in place."""
+    program = tmp_path / "program"
+    shutil.copy("/bin/true", program)
+    program.chmod(0o755)
+    with program.open("r+b"):
+        process = started(tmp_path, "--backoff", 0.1, "--max-backoff", 0.1, "--", program)
+        assert "cannot be started" in process.stderr.readline()
+    assert end_of(process).code == 0
+
+
+def test_orphans_are_reaped_by_the_first_process_of_a_container(tmp_path):
+    text = """
+        import subprocess
+        for _ in range(3): subprocess.Popen(["sleep", "1000"])
+        if life() < 3: die()
+    """
+    program = f"""
+        import ctypes, os
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as process 1: orphans become its children
+        from letitloop.cli import main
+        sys.argv[1:] = ["watch", "--backoff", "0", {str(script(tmp_path, text))!r}]
+        try: main()
+        except SystemExit as end: print("code", end.code)
+        try: print("left", os.waitpid(-1, os.WNOHANG))
+        except ChildProcessError: print("none left")
+    """
+    container = script(tmp_path, program, "container.py")
+    assert python(tmp_path, str(container)).stdout.split("\n")[:2] == ["code 0", "none left"]
+
+
+def test_a_watcher_is_not_held_up_by_lines_that_nobody_reads(tmp_path):
+    program = script(
+        tmp_path,
+        """
+        from letitloop.supervision.reports import Teller
+        source, sink = os.pipe()
+        os.set_blocking(sink, False)
+        try:
+            while True: os.write(sink, bytes(4096))
+        except BlockingIOError: pass
+        os.set_blocking(sink, True)
+        os.dup2(sink, 2)
+        Teller().say("x" * 100_000)
+        print("on")
+        """,
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment(), stdout=subprocess.PIPE, timeout=DEADLINE, check=True, text=True
+    )
+    assert done.stdout == "on\n"
+
+
+def test_a_guard_that_somebody_ended_is_no_reason_to_stop_watching(tmp_path):
+    text = """
+        print("ready", os.getpgrp(), flush=True)
+        sys.stdin.readline()
+        sys.exit(5)
+    """
+    process = started(tmp_path, script(tmp_path, text), stdin=subprocess.PIPE)
+    _, group = process.stdout.readline().split()
+    os.kill(int(group), signal.SIGKILL)
+    process.stdin.write("go\n")
+    assert end_of(process).code == 5
