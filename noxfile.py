@@ -6,6 +6,7 @@ A session's environment is what ``uv.lock`` says, and nothing else. Arguments af
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-ADAPTERS = ("autogen", "smolagents")
+ADAPTERS = ("autogen", "langgraph", "smolagents")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
 # what starts processes by the hundred, and depends on the interpreter least: once, on the main one
@@ -95,11 +96,22 @@ def adapter(session: nox.Session) -> None:
     name = session.name
     sync(session, "test", "types", name)
     session.run("mypy", f"packages/{name}/src")
-    pytest(session, f"tests/{name}", "-n", "auto")
+    pytest(session, f"tests/{name}", "-n", "auto", "--dist=worksteal")  # a few long tests among hundreds of short ones
 
 
 for _name in ADAPTERS:
     nox.session(adapter, python=PYTHON, name=_name, tags=["adapters"])
+
+
+@nox.session(python=PYTHON, name="langgraph-oldest", tags=["adapters"])
+def langgraph_oldest(session: nox.Session) -> None:
+    """Run the LangGraph adapter's tests with the oldest versions that it says it works with."""
+    sync(session, "test", "langgraph")
+    declared = (ROOT / "packages/langgraph/pyproject.toml").read_text()
+    oldest = [f"{name}=={version}" for name, version in re.findall(r'"(lang[a-z-]+)>=([\d.]+)"', declared)]
+    session.run_install("uv", "pip", "install", "--quiet", f"--python={session.virtualenv.location}", *oldest)
+    slow = ("test_kills.py", "test_cookbook.py", "test_docs.py")  # what they ask of a version, the others ask as well
+    pytest(session, "tests/langgraph", "-n", "auto", *(f"--ignore=tests/langgraph/{file}" for file in slow))
 
 
 @nox.session(python=PYTHON)
@@ -185,7 +197,10 @@ def bench_adapter(session: nox.Session) -> None:
     """Measure what an adapter costs, against its bars."""
     name = session.name.removeprefix("bench-")
     sync(session, "test", name)
-    session.run("python", "tests/bench/run.py", f"--only={name}", *session.posargs)
+    if name == "langgraph":  # a saver is held against the framework's own savers
+        session.run("python", "tests/bench/langgraph.py", *session.posargs)
+    else:
+        session.run("python", "tests/bench/run.py", f"--only={name}", *session.posargs)
 
 
 for _name in ADAPTERS:

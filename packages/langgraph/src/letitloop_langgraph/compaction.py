@@ -1,0 +1,161 @@
+"""Deleting checkpoints, and giving back the bytes that nothing needs any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from letitloop.runs.records import EFFECT, START
+from letitloop_langgraph.contents import INLINE, PIECES, WRITTEN, Contents
+from letitloop_langgraph.history import needed_ancestors
+from letitloop_langgraph.records import BLOB, DROP, pack, short, whole
+from letitloop_langgraph.values import Items
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from letitloop.wal.format import Entry
+    from letitloop_langgraph.thread import Thread
+
+__all__ = ["drop", "keep_latest", "over_limit", "shrink"]
+
+_SLACK = 64
+"""How many checkpoints more than ``retain`` a namespace may have before the log is rewritten."""
+
+
+def over_limit(thread: Thread, retain: int) -> bool:
+    """Tell whether a namespace has so many checkpoints that the log is worth rewriting."""
+    return any(len(of_ns) >= 2 * retain + _SLACK for of_ns in thread.index.checkpoints.values())
+
+
+def keep_latest(contents: Contents, count: int) -> list[tuple[str, str]]:
+    """Return the checkpoints that go when each namespace keeps its newest ones, and what their delta channels need."""
+    gone: list[tuple[str, str]] = []
+    for ns, of_ns in contents.index.checkpoints.items():
+        newest = contents.index.newest_first(ns)[:count]
+        kept = {stored.id for stored in newest}
+        for stored in newest:
+            kept |= {ancestor.id for ancestor in needed_ancestors(contents, stored)}
+        gone += [(ns, identity) for identity in of_ns if identity not in kept]
+    return gone
+
+
+def drop(thread: Thread, gone: Collection[tuple[str, str]]) -> None:
+    """Queue the record that these checkpoints are deleted, and forget them."""
+    if gone:
+        assert thread.log is not None, "the caller entered"
+        thread.log.queue(DROP, b"", pack([[ns, short(identity)] for ns, identity in gone]))
+        thread.index.drop(list(gone))
+
+
+def shrink(thread: Thread, serde: SerializerProtocol) -> None:
+    """Rewrite the log without what nothing needs; called with the guard held and everything durable.
+
+    Values that lie in records that go are written again first: a crash in between leaves them twice, and nothing lost.
+    """
+    log = thread.log
+    assert log is not None, "the caller entered"
+    index = thread.index
+    contents = Contents(thread.id, index, log.read, serde, {}, {})
+    stored = [one for of_ns in index.checkpoints.values() for one in of_ns.values()]
+    needed = {(one.ns, channel, version) for one in stored for channel, version in contents.versions(one).items()}
+    kept = {id(one.entry) for one in stored}
+    for ns, identity in list(index.writes):
+        newest = index.latest(ns)
+        if identity not in index.checkpoints.get(ns, {}) and newest is not None and identity < newest.id:
+            index.writes.pop((ns, identity))  # its checkpoint was lost in a crash; that of a greater id may be on its way
+    kept |= {id(entry) for records in index.writes.values() for _, _, entry in records}
+    blobs = {place: found for place, found in index.blobs.items() if place in needed}
+    for place in list(blobs):
+        blobs[place] = _kept_blob(thread, contents, place, needed, kept) or blobs[place]
+    kept |= {id(entry) for entry, slot in blobs.values() if slot < 0}
+    log.flush()
+    steps = _kept_steps(thread, log.entries)
+    kept |= steps
+    if steps:
+        _leave_places(log.entries, kept)
+    log.compact([entry for entry in log.entries if id(entry) in kept or entry.kind == START])
+    index.blobs = blobs
+    index.shadows.clear()
+    thread.rewritten()
+
+
+def _kept_blob(
+    thread: Thread, contents: Contents, place: tuple[str, str, Any], needed: set[tuple[str, str, Any]], kept: set[int]
+) -> tuple[Entry, int] | None:
+    """Write a value again if it lies in, or refers to, what goes; None if it may stay where it is."""
+    ns, channel, version = place
+    entry, slot = contents.index.blobs[place]
+    form = contents.form(ns, channel, version)
+    stays = slot < 0 or id(entry) in kept
+    if stays and _refers_to_kept(contents, ns, channel, form, needed):
+        return None
+    log = thread.log
+    assert log is not None, "the caller entered"
+    made = log.queue(BLOB, pack([ns, channel, version]), pack(_by_itself(contents, place, form, needed)))
+    log.write()
+    return made, -1
+
+
+def _refers_to_kept(contents: Contents, ns: str, channel: str, form: list[Any], needed: set[tuple[str, str, Any]]) -> bool:
+    if not form or form[0] == INLINE:
+        return True
+    if form[0] == WRITTEN:
+        return (ns, whole(form[1][0])) in contents.index.writes
+    if form[1] is not None and (ns, channel, form[1]) not in needed:
+        return False
+    return all(len(piece) > 1 or (ns, whole(piece[0][0])) in contents.index.writes for piece in form[2])
+
+
+def _by_itself(contents: Contents, place: tuple[str, str, Any], form: list[Any], needed: set[tuple[str, str, Any]]) -> list[Any]:
+    """Return a form of the same value that refers to nothing that goes."""
+    ns, channel, version = place
+    if not form or form[0] == INLINE:
+        return form
+    if form[0] == PIECES and form[1] is not None and (ns, channel, form[1]) in needed:
+        return [PIECES, form[1], [_written(contents._piece(ns, piece)) for piece in form[2]]]
+    parts = contents.parts(ns, channel, version)
+    if not parts:
+        return []
+    if len(parts) == 1 and isinstance(parts[0], tuple) and len(parts[0]) == 2:
+        return [INLINE, *parts[0]]
+    if all(isinstance(part, Items) for part in parts):
+        return [PIECES, None, [[sum(part.count for part in parts), b"".join(part.data() for part in parts)]]]
+    return [PIECES, None, [_written(part) for part in parts]]
+
+
+def _written(part: Any) -> list[Any]:
+    """Return a part of a list as it is written."""
+    return [part.count, part.data()] if isinstance(part, Items) else list(part)
+
+
+def _kept_steps(thread: Thread, entries: Iterable[Entry]) -> set[int]:
+    """Return the records of steps whose checkpoint is still there; effects are told by the ledger."""
+    index = thread.index
+    newest = index.latest("")
+    going_on = f"exit {'start' if newest is None else newest.id}/".encode()  # a run in exit mode that was killed
+    prefixes: list[bytes] = []
+    kept: set[int] = set()
+    for (ns, identity), paths in list(index.places.items()):
+        if identity in index.checkpoints.get(ns, {}) or any(path.startswith(going_on) for path in paths):
+            prefixes += paths
+            kept |= {id(entry) for entry in paths.values()}
+        else:
+            del index.places[ns, identity]
+    if not prefixes:
+        return set()
+    within = tuple(prefixes)
+    return kept | {
+        id(entry)
+        for entry in entries
+        if START < entry.kind < 128 and (not entry.key or entry.key.startswith(within) or entry.kind == EFFECT)
+    }
+
+
+def _leave_places(entries: Iterable[Entry], kept: set[int]) -> None:
+    """Let what goes stand as an empty record: steps' records name others by their number."""
+    for entry in entries:
+        if id(entry) not in kept and entry.kind != START:
+            entry.kind, entry.key, entry.size = 255, b"", 0
+            kept.add(id(entry))

@@ -1,0 +1,96 @@
+"""``durable_config``: run the script again, and the thread goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import BaseMessage
+from langgraph.types import Command
+
+from letitloop.codecs import default_codecs
+from letitloop.errors import InvalidArgument
+from letitloop_langgraph.errors import InputsChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from langchain_core.runnables import RunnableConfig
+
+    from letitloop_langgraph.contents import Contents
+    from letitloop_langgraph.index import Stored
+
+__all__ = ["INPUTS", "check_inputs", "durable_config", "without_ids"]
+
+INPUTS = "letitloop_inputs"
+
+
+def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", **more: Any) -> RunnableConfig:
+    """Return a config with which a script may be run again and again: the graph goes on where it was, and ends once.
+
+    ``app.invoke(inputs, durable_config("thread-1", inputs))`` starts the thread; run again after a crash it resumes in the middle
+    of the graph; run again after the end it returns the result and calls nothing. A thread may have several runs, one after the
+    other, as a conversation has turns; each has a name of its own.
+
+    Args:
+        thread_id: the thread.
+        inputs: what the graph is invoked with; other inputs under the same name raise :class:`InputsChanged`.
+        run: the name of the run in the thread; left out, the thread has one.
+        more: further keys of the config, e.g. ``recursion_limit``; ``configurable`` and ``metadata`` are merged.
+
+    Returns:
+        A config for ``invoke``, ``stream`` and their async twins.
+
+    Raises:
+        InvalidArgument: the name of the run is no text.
+
+    Example:
+        >>> config = durable_config("thread-1", {"question": "2 + 2"})
+        >>> config["configurable"]["thread_id"], config["metadata"]["run_id"]
+        ('thread-1', 'letitloop')
+    """
+    if not isinstance(run, str):
+        raise InvalidArgument(f"durable_config(run={run!r}): it is a text. Nothing was run.")
+    metadata: dict[str, Any] = {**more.pop("metadata", {}), "run_id": f"letitloop:{run}" if run else "letitloop"}
+    if inputs is not None and not isinstance(inputs, Command):
+        metadata[INPUTS] = default_codecs.fingerprint((without_ids(inputs),), {})[:16].hex()
+    configurable = {**more.pop("configurable", {}), "thread_id": str(thread_id)}
+    return {**more, "configurable": configurable, "metadata": metadata}  # type: ignore[typeddict-item]
+
+
+def without_ids(value: Any) -> Any:
+    """Return a value with its messages as plain data, without their ids: LangGraph gives each a random one.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> without_ids([HumanMessage("hi", id="1")]) == without_ids([HumanMessage("hi", id="2")])
+    True
+    """
+    if isinstance(value, BaseMessage):
+        fields = {name: without_ids(part) for name, part in value.__dict__.items() if name != "id"}
+        return {**fields, "type": value.type}
+    if type(value) in (list, tuple):
+        return [without_ids(item) for item in value]
+    if type(value) is dict:
+        return {name: without_ids(item) for name, item in value.items()}
+    return value
+
+
+def check_inputs(contents: Contents, stored: Stored, wanted: Mapping[str, Any]) -> None:
+    """Refuse to answer a run with what another one, of the same name and with other inputs, came to.
+
+    Raises:
+        InputsChanged: that is asked.
+    """
+    asked = wanted.get(INPUTS)
+    if asked is None:
+        return
+    recorded = contents.metadata(stored)
+    if recorded.get("run_id") == wanted.get("run_id") and recorded.get(INPUTS, asked) != asked:
+        name = str(wanted["run_id"]).partition(":")[2]
+        raise InputsChanged(
+            f"thread {contents.thread_id!r} has {f'a run {name!r}' if name else 'its run'} on record with other inputs. "
+            "Nothing was run. "
+            'For a new run in this thread: durable_config(thread_id, inputs, run="…"); or take another thread_id, or '
+            "delete_thread().",
+            thread_id=contents.thread_id,
+            run_id=str(wanted["run_id"]),
+        )

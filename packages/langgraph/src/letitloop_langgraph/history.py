@@ -1,0 +1,66 @@
+"""What delta channels were written along the ancestors of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.base import writes_sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from langgraph.checkpoint.base import DeltaChannelHistory
+
+    from letitloop_langgraph.contents import Contents, Row
+    from letitloop_langgraph.index import Stored
+
+__all__ = ["delta_history", "needed_ancestors"]
+
+
+def delta_history(contents: Contents, stored: Stored | None, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+    """Walk the parents of a checkpoint; for each channel, stop at the nearest one that has its value.
+
+    Args:
+        contents: the thread.
+        stored: the checkpoint; what was written at itself is not part of its history.
+        channels: the channels.
+    """
+    rows: dict[str, list[Row]] = {channel: [] for channel in channels}
+    seeds: dict[str, Any] = {}
+    remaining = set(channels)
+    of_ns = {} if stored is None else contents.index.checkpoints[stored.ns]
+    cursor = None if stored is None or stored.parent is None else of_ns.get(stored.parent)
+    while cursor is not None and remaining:
+        written = contents.rows(cursor.ns, cursor.id).values()
+        for row in sorted(written, key=lambda row: writes_sort_key(row[0], row[1], row[2]), reverse=True):
+            if row[3] in remaining:
+                rows[row[3]].append(row)
+        found = contents.values(
+            cursor.ns, {name: version for name, version in contents.versions(cursor).items() if name in remaining}
+        )
+        seeds |= found
+        remaining -= found.keys()
+        cursor = None if cursor.parent is None else of_ns.get(cursor.parent)
+    result: dict[str, Any] = {}
+    for channel in channels:
+        load = contents.serde.loads_typed
+        result[channel] = {"writes": [(row[1], row[3], load((row[4], row[5]))) for row in reversed(rows[channel])]}
+        if channel in seeds:
+            result[channel]["seed"] = seeds[channel]
+    return result
+
+
+def needed_ancestors(contents: Contents, stored: Stored) -> list[Stored]:
+    """Return the ancestors that a checkpoint's delta channels are rebuilt from."""
+    counters = contents.metadata(stored).get("counters_since_delta_snapshot") or {}
+    versions = contents.versions(stored)
+    remaining = {channel for channel in counters if not contents.has(stored.ns, channel, versions.get(channel))}
+    of_ns = contents.index.checkpoints[stored.ns]
+    found: list[Stored] = []
+    cursor = None if stored.parent is None else of_ns.get(stored.parent)
+    while cursor is not None and remaining:
+        found.append(cursor)
+        versions = contents.versions(cursor)
+        remaining = {channel for channel in remaining if not contents.has(cursor.ns, channel, versions.get(channel))}
+        cursor = None if cursor.parent is None else of_ns.get(cursor.parent)
+    return found

@@ -1,0 +1,719 @@
+"""One thread: its log, what is known of it in memory, and how checkpoints and writes get into it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
+
+from letitloop.codecs import default_codecs
+from letitloop.errors import LogLocked, StoreError
+from letitloop.runs.drive_async import Syncer
+from letitloop.runs.records import START, as_fields
+from letitloop.version import __version__
+from letitloop.wal.format import SUSPECT, TORN
+from letitloop_langgraph.contents import INLINE, PIECES, WRITTEN, Contents, rows_of
+from letitloop_langgraph.errors import CheckpointNotDurable, ThreadConflict
+from letitloop_langgraph.index import Index, Stored
+from letitloop_langgraph.lease import Lease, log_name
+from letitloop_langgraph.places import Places
+from letitloop_langgraph.records import BLOB, CHECKPOINT, WRITES, pack, run_digest, short, unpack
+from letitloop_langgraph.serde import TAG, CodecSerializer, items_of
+from letitloop_langgraph.values import Grown, Items, Kept, Newest, Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from letitloop.store.protocol import Store
+    from letitloop.wal.format import Entry
+    from letitloop.wal.log import Log
+
+__all__ = ["Thread"]
+
+if TYPE_CHECKING:
+    Record = tuple[int, bytes, bytes]
+    Needed = tuple[str, str]  # namespace and id of a checkpoint
+    Append = Callable[[int, bytes, bytes], tuple[Entry, asyncio.Future[None] | None]]
+
+_OWN_FIELDS = ("v", "ts", "channel_versions", "versions_seen", "updated_channels")  # of a checkpoint; plain data
+_INLINE_MOST = 1024  # a larger value has a record of its own
+_KEY_MOST = 60_000
+_RECENT_MOST = 32  # checkpoints whose writes are remembered
+_CHANNELS_MOST = 256  # channels, of all namespaces, whose values are remembered
+_BASIS_MOST = 4096  # checkpoints that graphs went on from
+_LONGEST_WAIT = 120.0  # seconds for a checkpoint on its way to the disk
+
+_log = logging.getLogger("letitloop")
+
+
+class _Recent:
+    """The writes of one checkpoint that this process made, for values that turn out to be the very same bytes."""
+
+    __slots__ = ("by_channel",)
+
+    def __init__(self) -> None:
+        self.by_channel: dict[str, list[tuple[str, str, int, str, bytes]]] = {}
+
+    def add(self, channel: str, path: str, task: str, index: int, tag: str, body: bytes) -> None:
+        self.by_channel.setdefault(channel, []).append((path, task, index, tag, body))
+
+    def sorted(self, channel: str) -> list[tuple[str, str, int, str, bytes]]:
+        return sorted(self.by_channel.get(channel, ()), key=lambda write: writes_sort_key(write[0], write[1], write[2]))
+
+
+class Thread(Lease):
+    """A thread of a store, as all savers of this process share it.
+
+    Attributes:
+        id: the thread's id.
+        index: the log's records.
+        places: where steps and effects of its nodes belong.
+        loops: the namespaces that a running graph loaded from here: their checkpoints come here as well.
+    """
+
+    def __init__(self, store: Store, thread_id: str, *, sync: str, patience: float) -> None:
+        super().__init__(store, log_name(thread_id), sync=sync, patience=patience)
+        self.id = thread_id
+        self.index = Index()
+        self.loops: set[str] = set()
+        self.instance = ""
+        self.syncer: Syncer | None = None
+        self.broken: dict[str, BaseException] = {}  # by namespace: why its checkpoints do not come
+        self.places = Places(self)
+        self._loaded: tuple[bytes, list[Entry]] | None = None  # the log's uuid, and its records that are in the index
+        self._grown: dict[tuple[int, str, str], Grown] = Newest(_CHANNELS_MOST)
+        self._kept: dict[tuple[str, str], Kept] = Newest(_CHANNELS_MOST)
+        self._watched: dict[tuple[str, str], Watched] = Newest(_CHANNELS_MOST)
+        self._warned: set[tuple[str, str]] = set()
+        self._recent: dict[tuple[str, str], _Recent] = Newest(_RECENT_MOST)
+        self._foreign: dict[str, list[str]] = {}
+        self._basis: dict[tuple[str, str | None], int] = Newest(_BASIS_MOST)
+        self._pending: set[str] = set()
+        self._changed = threading.Condition(self.guard)
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], tuple[Needed, ...]]] = []
+
+    # --- opening and closing -------------------------------------------------------------------------------------------------
+
+    def opened(self, log: Log) -> None:
+        """Learn what the log holds, and what another process added to it."""
+        if log.recovered.verdict in (TORN, SUSPECT):
+            _log.warning(
+                "letitloop: thread %r: %s; %d bytes were cut off and kept in the store's torn folder",
+                self.id, log.recovered.detail, log.recovered.tail,
+            )  # fmt: skip
+        start = next((entry for entry in log.entries if entry.kind == START), None)
+        if start is None:
+            self._begin(log)
+        else:
+            described = as_fields(default_codecs.decode(log.read(start)), instance=str, goal=str)
+            if described["goal"] != f"langgraph:{self.id}":
+                raise StoreError(
+                    f"{log.path} belongs to {described['goal']!r}, not to thread {self.id!r}: somebody renamed or copied it. "
+                    "It was left as it is. To copy a thread, use copy_thread()."
+                )
+            self.instance = str(described["instance"])
+        self._learn(log.entries, log.read, log.header.uuid)
+        self.places.opened(log)
+
+    def _begin(self, log: Log) -> None:
+        self.instance = os.urandom(16).hex()
+        description: dict[str, object] = {
+            "goal": f"langgraph:{self.id}",
+            "function": "langgraph",
+            "named": True,
+            "arguments": b"",
+            "source": b"",
+            "created": time.time(),
+            "pid": os.getpid(),
+            "instance": self.instance,
+            "parent": None,
+            "version": __version__,
+            "thread_id": self.id,
+        }
+        log.queue(START, b"", default_codecs.encode(description))
+        log.write()
+
+    def _learn(self, entries: list[Entry], read: Callable[[Entry], bytes], uuid: bytes) -> None:
+        """Bring the index up to date; checkpoints that were not in it are another process's."""
+        known = self._loaded
+        before = {ns: set(of_ns) for ns, of_ns in self.index.checkpoints.items()}
+        if known is not None and known[0] == uuid and len(entries) >= len(known[1]):
+            entries[: len(known[1])] = known[1]  # the very objects that the index names
+            self.index.load(entries[len(known[1]) :], read)
+        else:
+            self.index = Index()
+            self.index.load(entries, read)
+            self._grown.clear()
+            self._kept.clear()
+        self._loaded = (uuid, entries)
+        for ns, of_ns in self.index.checkpoints.items():
+            fresh = [identity for identity in of_ns if identity not in before.get(ns, ())]
+            if fresh:
+                self._foreign.setdefault(ns, []).extend(sorted(fresh))
+
+    def closing(self, log: Log) -> None:
+        """Make the log as small as it should be, and forget what lives only while it is open."""
+        log.flush()
+        self._loaded = (log.header.uuid, list(log.entries))
+        self.places.closing(log)
+        if self.syncer is not None:
+            self.syncer.stop()
+            self.syncer = None
+
+    def busy(self) -> bool:
+        """Tell whether a task that recorded steps is still under way."""
+        return self.places.busy()
+
+    def forked(self) -> None:
+        """Start anew in the child of a fork."""
+        store, sync, patience = self.store, self._sync, self._patience
+        self.__init__(store, self.id, sync=sync, patience=patience)  # type: ignore[misc]  # all of it is the parent's
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        serde: SerializerProtocol,
+        ns: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+        append: Append,
+    ) -> asyncio.Future[None] | None:
+        """Queue a checkpoint's records, inside :meth:`enter`; the caller waits until they are durable, and says so.
+
+        Args:
+            serde: writes values.
+            ns: the namespace.
+            parent: the checkpoint that it follows.
+            checkpoint: the checkpoint.
+            metadata: its metadata.
+            new_versions: the channels that have a new version.
+            append: takes the last record, and may return a future that is done when it is durable.
+
+        Raises:
+            ThreadConflict: another process went on from the same checkpoint.
+            UnencodableError: a value cannot be recorded; nothing was queued.
+        """
+        identity = checkpoint["id"]
+        with self.guard:
+            log = self.log
+            assert log is not None, "the caller entered"
+            try:
+                self._check_conflict(ns, parent, identity)
+                if metadata.get("source") == "loop":
+                    self.places.check_swallowed(ns, parent)
+                records, stored = self._checkpoint_records(serde, ns, parent, checkpoint, metadata, new_versions)
+                self._pending.add(identity)
+                durable = self._append(log, records, stored, append)
+            except BaseException as exc:
+                self.settle(ns, identity, exc)
+                raise
+            self.index.put(stored)
+            self._basis[ns, identity] = len(self._foreign.get(ns, ()))
+            self.places.superseded(ns, parent, identity)
+            self._recent.pop((ns, parent or ""), None)
+        return durable
+
+    def _append(self, log: Log, records: list[Record], stored: Stored, append: Append) -> asyncio.Future[None] | None:
+        *blobs, last = records
+        for kind, key, payload in blobs:
+            entry = log.queue(kind, key, payload)
+            _, channel, version = unpack(key)
+            self.index.blobs[stored.ns, channel, version] = entry, -1
+        stored.entry, durable = append(*last)
+        return durable
+
+    def settle(self, ns: str, identity: str | None, error: BaseException | None) -> None:
+        """A checkpoint is durable, or neither it nor one after it will ever be.
+
+        Args:
+            ns: its namespace.
+            identity: its id; None if a task's writes failed.
+            error: what kept it from being stored.
+        """
+        with self.guard:
+            if identity is not None:
+                self._pending.discard(identity)
+                if error is not None:
+                    self.index.drop([(ns, identity)])
+            if error is None:
+                self.broken.pop(ns, None)
+            else:
+                self.broken[ns] = error
+            self._notify()
+
+    def _checkpoint_records(
+        self,
+        serde: SerializerProtocol,
+        ns: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+    ) -> tuple[list[Record], Stored]:
+        values: Mapping[str, Any] = checkpoint["channel_values"]
+        versions: Mapping[str, Any] = checkpoint["channel_versions"]
+        recent = self._recent.get((ns, parent or ""))
+        maker = _Forms(self, serde, ns, parent, recent)
+        carried: list[list[Any]] = []
+        forms: list[list[Any]] = []
+        records: list[Record] = []
+        for channel, version in {**versions, **new_versions}.items():
+            if channel in new_versions and (ns, channel, version) in self.index.blobs:
+                self._kept.pop((ns, channel), None)  # the version is put again
+            if channel in new_versions or (channel in values and (ns, channel, version) not in self.index.blobs):
+                form = maker.form(channel, version, values[channel]) if channel in values else []
+                if _size(form) > _INLINE_MOST:
+                    records.append((BLOB, pack([ns, channel, version]), pack(form)))
+                else:
+                    carried.append([channel, version])
+                    forms.append(form)
+                if channel in values:
+                    self._watch(ns, channel, version, values[channel])
+            elif channel in values:
+                self._look_for_mutation(ns, channel, version, values[channel])
+        extras = {
+            channel: list(serde.dumps_typed(value))
+            for channel, value in values.items()
+            if channel not in versions and channel not in new_versions
+        }
+        fields = {name: checkpoint[name] for name in _OWN_FIELDS if name in checkpoint}
+        more = {
+            name: value for name, value in checkpoint.items() if name not in _OWN_FIELDS and name not in ("id", "channel_values")
+        }
+        run = run_digest(metadata.get("run_id"))
+        key = pack([ns, short(checkpoint["id"]), None if parent is None else short(parent), run, carried])
+        if len(key) > _KEY_MOST:
+            records += [(BLOB, pack([ns, *place]), pack(form)) for place, form in zip(carried, forms, strict=True)]
+            carried, forms = [], []
+            key = pack([ns, short(checkpoint["id"]), None if parent is None else short(parent), run, carried])
+        payload = pack(
+            [fields, list(serde.dumps_typed(dict(metadata))), forms, extras, list(serde.dumps_typed(more)) if more else None]
+        )
+        records.append((CHECKPOINT, key, payload))
+        maker.keep()
+        return records, Stored(ns, checkpoint["id"], parent, run, carried, None)  # type: ignore[arg-type]  # set when queued
+
+    def put_writes(
+        self,
+        serde: SerializerProtocol,
+        ns: str,
+        checkpoint: str,
+        writes: Sequence[tuple[str, Any]],
+        task: str,
+        path: str,
+        append: Append,
+    ) -> asyncio.Future[None] | None:
+        """Queue a task's writes, inside :meth:`enter`; arguments and errors are much as those of :meth:`put`.
+
+        Raises:
+            Halt: one was raised in this task and swallowed: what it wrote does not count.
+            UnencodableError: a value cannot be recorded; nothing was queued.
+        """
+        rows: list[list[Any]] = []
+        for at, (channel, value) in enumerate(writes):
+            tag, body = serde.dumps_typed(value)
+            rows.append([WRITES_IDX_MAP.get(channel, at), channel, tag, body])
+        with self.guard:
+            log = self.log
+            assert log is not None, "the caller entered"
+            self.places.wrote(task, writes)
+            mine = [record for record in self.index.writes.get((ns, checkpoint), ()) if record[0] == task]
+            if mine:
+                known = rows_of(mine, log.read)
+                rows = [row for row in rows if row[0] < 0 or (task, row[0]) not in known]
+                rows = [row for row in rows if row[0] >= 0 or known.get((task, row[0]), (None,) * 6)[3:] != tuple(row[1:])]
+            if not rows:
+                return None
+            entry, durable = append(WRITES, pack([ns, short(checkpoint), short(task), path]), pack(rows))
+            self.index.add_writes(ns, checkpoint, task, path, entry)
+            self._remember(ns, checkpoint, path, task, rows)
+            return durable
+
+    def _remember(self, ns: str, checkpoint: str, path: str, task: str, rows: list[list[Any]]) -> None:
+        recent = self._recent.get((ns, checkpoint))
+        if recent is None:
+            recent = self._recent[ns, checkpoint] = _Recent()
+        for index, channel, tag, body in rows:
+            if index >= 0 and body:
+                recent.add(channel, path, task, index, tag, body)
+
+    # --- durability ----------------------------------------------------------------------------------------------------------
+
+    def sync(self, log: Log) -> None:
+        """Make what is queued durable at the log's level; called without the guard.
+
+        Raises:
+            LogPoisoned: it could not be.
+        """
+        if log.syncs:
+            log.flush()
+        else:
+            log.write()
+
+    def queue(self, kind: int, key: bytes, payload: bytes) -> tuple[Entry, None]:
+        """Append a record for :meth:`sync`."""
+        assert self.log is not None, "the caller entered"
+        return self.log.queue(kind, key, payload), None
+
+    def on_loop(self, kind: int, key: bytes, payload: bytes) -> tuple[Entry, asyncio.Future[None] | None]:
+        """Append a record on an event loop; return a future that is done when it is durable, None if it is."""
+        with self.guard:
+            assert self.log is not None, "the caller entered"
+            if self.syncer is None:
+                self.syncer = Syncer(self.log)
+                self.places.synced_by(self.syncer)
+            return self.syncer.append(kind, key, payload)
+
+    def missing(self, needed: Sequence[Needed]) -> tuple[Needed, ...]:
+        """Return which of these checkpoints are not durable yet."""
+        with self.guard:
+            return tuple(one for one in needed if one[1] in self._pending or one[1] not in self.index.ids)
+
+    def wait_durable(self, needed: Sequence[Needed], timeout: float = _LONGEST_WAIT) -> None:
+        """Return when these checkpoints are durable; not on an event loop's thread.
+
+        Raises:
+            CheckpointNotDurable: one of them never came.
+            LogPoisoned: the log failed.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while missing := self.missing(needed):
+                error = self._kept_from(missing)
+                if error is not None:
+                    raise error
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._never_came(missing)
+                self._changed.wait(left)
+
+    async def async_wait_durable(self, needed: Sequence[Needed], timeout: float = _LONGEST_WAIT) -> None:
+        """Do as :meth:`wait_durable`, on an event loop."""
+        loop = asyncio.get_running_loop()
+        with self.guard:
+            missing = self.missing(needed)
+            if not missing:
+                return
+            error = self._kept_from(missing)
+            if error is not None:
+                raise error
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, waiter, missing))
+        try:
+            await asyncio.wait_for(waiter, timeout)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise self._never_came(self.missing(needed)) from None
+
+    def _notify(self) -> None:
+        """Wake whoever waits for a checkpoint; called with the guard held."""
+        self._changed.notify_all()
+        still: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], tuple[Needed, ...]]] = []
+        for loop, waiter, needed in self._waiting:
+            missing = self.missing(needed)
+            error = self._kept_from(missing) if missing else None
+            if missing and error is None:
+                still.append((loop, waiter, needed))
+                continue
+            try:
+                loop.call_soon_threadsafe(_wake, waiter, error)
+            except RuntimeError:
+                continue  # the loop was closed: nobody waits any more
+        self._waiting = still
+
+    def _kept_from(self, missing: Sequence[Needed]) -> BaseException | None:
+        """Return why a checkpoint will not come, None if it may still."""
+        found = next((one for one in missing if one[0] in self.broken), None)
+        if found is None:
+            return None
+        broken = self.broken[found[0]]
+        if not isinstance(broken, Exception):
+            return broken
+        error = CheckpointNotDurable(
+            f"thread {self.id!r}: checkpoint {found[1]}, which this task hangs on, could not be stored: {broken}. The step was not "
+            "executed. The error itself is raised at the end of the graph's run.",
+            thread_id=self.id,
+            checkpoint_id=found[1],
+        )
+        error.__cause__ = broken
+        return error
+
+    def _never_came(self, missing: Sequence[Needed]) -> CheckpointNotDurable:
+        identity = missing[0][1] if missing else ""
+        return CheckpointNotDurable(
+            f"thread {self.id!r}: checkpoint {identity}, which this task hangs on, did not become durable. The step was not "
+            "executed. Is the graph's checkpointer wrapped in one that does not hand checkpoints on?",
+            thread_id=self.id,
+            checkpoint_id=identity,
+        )
+
+    # --- other processes -----------------------------------------------------------------------------------------------------
+
+    def handed_out(self, ns: str, identity: str | None) -> None:
+        """A graph is about to go on from a checkpoint, as the log is now."""
+        self._basis[ns, identity] = len(self._foreign.get(ns, ()))
+
+    def _check_conflict(self, ns: str, parent: str | None, identity: str) -> None:
+        basis = self._basis.get((ns, parent))
+        foreign = self._foreign.get(ns, ())
+        if basis is None or len(foreign) <= basis or identity in foreign[basis:]:
+            return
+        newest = max(foreign[basis:])
+        raise ThreadConflict(
+            f"thread {self.id!r}: another process went on with it: it stored checkpoint {newest}"
+            f"{f' in namespace {ns!r}' if ns else ''} after this process had loaded {parent or 'the empty thread'}. What "
+            "this process was about to store was not stored, and the other's work stands. Invoke the graph again to go on from "
+            "there, with None or with the next input.",
+            thread_id=self.id,
+            checkpoint_ns=ns,
+            parent_id=parent or "",
+            newest_id=newest,
+        )
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    def look(self, serde: SerializerProtocol, log: Log) -> Contents:
+        """Return what the open log says, inside :meth:`enter`."""
+        which = id(serde.codecs) if isinstance(serde, CodecSerializer) else 0
+        grown = {
+            (ns, channel): one.kept for (whose, ns, channel), one in self._grown.items() if whose == which and one.kept is not None
+        }
+        return Contents(self.id, self.index, log.read, serde, grown, self._kept)
+
+    def glance(self, serde: SerializerProtocol, look: Callable[[Contents], Any], *, run: bool = False) -> Any:
+        """Return what a function finds in the thread, None if there is no such thread.
+
+        Args:
+            serde: reads values.
+            look: given the contents.
+            run: it is a graph that is about to run: what is written next must find the log open, and as it was looked at.
+
+        Raises:
+            LogLocked: a graph is about to run, and another process held the thread for longer than the patience.
+        """
+        try:
+            log = self.enter(glance=not run, create=False)
+        except FileNotFoundError:
+            return None
+        except LogLocked:
+            if run:
+                raise
+            return self._view(serde, look)
+        try:
+            with self.guard:
+                return look(self.look(serde, log))
+        finally:
+            self.leave()
+
+    def _view(self, serde: SerializerProtocol, look: Callable[[Contents], Any]) -> Any:
+        try:
+            view = self.view()
+        except FileNotFoundError:
+            return None
+        try:
+            index = Index()
+            index.load(view.entries, view.read)
+            return look(Contents(self.id, index, view.read, serde, {}, {}))
+        finally:
+            view.close()
+
+    def remember(self, serde: SerializerProtocol, ns: str, versions: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """A graph goes on with these very objects: changes in place are noticed, and lists that grow are known by their start."""
+        contents = None
+        for channel, value in values.items():
+            version = versions.get(channel)
+            if version is None:
+                continue
+            self._watch(ns, channel, version, value)
+            if type(value) is list and value and isinstance(serde, CodecSerializer):
+                if contents is None and self.log is not None:
+                    contents = self.look(serde, self.log)
+                parts = None if contents is None else contents.parts(ns, channel, version)
+                items = None if not parts else parts[0] if len(parts) == 1 else Items(0, [])
+                if isinstance(items, tuple) and items[0] == TAG:
+                    found = items_of(items[1])
+                    items = None if found is None else Items(found[0], [items[1][found[1] :]])
+                elif parts and len(parts) > 1 and all(isinstance(part, Items) for part in parts):
+                    items = Items(sum(part.count for part in parts), [chunk for part in parts for chunk in part.chunks])
+                if isinstance(items, Items) and items.count == len(value):
+                    kept = Kept()
+                    kept.extend(version, items.count, items.data())
+                    self._grown[id(serde.codecs), ns, channel] = Grown(version, value, kept)
+
+    def _watch(self, ns: str, channel: str, version: Any, value: Any) -> None:
+        if (ns, channel) not in self._warned and type(value) is not list:
+            watched = Watched(version, value)
+            self._watched[ns, channel] = watched
+
+    def _look_for_mutation(self, ns: str, channel: str, version: Any, value: Any) -> None:
+        if (ns, channel) in self._warned:
+            return
+        if type(value) is list:
+            grown = next((one for (_, *where), one in self._grown.items() if where == [ns, channel]), None)
+            mutated = (
+                grown is not None
+                and grown.version == version
+                and (len(value) != len(grown.items) or not grown.starts(value))
+                and all(a is b for a, b in zip(value, grown.items, strict=False))
+            )
+        else:
+            watched = self._watched.get((ns, channel))
+            mutated = watched is not None and watched.changed(version, value)
+            if watched is None:
+                self._watch(ns, channel, version, value)
+        if mutated:
+            self._warned.add((ns, channel))
+            warnings.warn(
+                f"letitloop: the value of channel {channel!r} of thread {self.id!r} was changed in place by a node that did not "
+                "return it. The change is not recorded and is lost when the thread is resumed: return the channel from the node.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def rewritten(self) -> None:
+        """The log was made smaller: steps that are on record stand at other places in it."""
+        assert self.log is not None, "the caller entered"
+        self.places.opened(self.log)
+
+    def forget(self) -> None:
+        """The log was removed: nothing of what is in memory is true any more."""
+        self.index = Index()
+        self._loaded = None
+        self._grown.clear()
+        self._kept.clear()
+        self._watched.clear()
+        self._recent.clear()
+        self._foreign.clear()
+        self._basis.clear()
+        self._pending.clear()
+        self.loops.clear()
+        self.broken.clear()
+        self.places.forget()
+
+
+def _wake(waiter: asyncio.Future[None], error: BaseException | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _size(form: list[Any]) -> int:
+    """Return how many bytes of values a form holds."""
+    if not form or form[0] == WRITTEN:
+        return 0
+    if form[0] == INLINE:
+        return len(form[2])
+    return sum(len(piece[1]) for piece in form[2] if len(piece) > 1)
+
+
+class _Forms:
+    """Makes the forms of one checkpoint's values."""
+
+    def __init__(self, thread: Thread, serde: SerializerProtocol, ns: str, parent: str | None, recent: _Recent | None) -> None:
+        self._thread = thread
+        self._serde = serde
+        self._ns = ns
+        self._parent = parent
+        self._recent = recent
+        self._native = isinstance(serde, CodecSerializer)
+        self._which = id(serde.codecs) if isinstance(serde, CodecSerializer) else 0
+        self._later: list[Callable[[], None]] = []
+
+    def keep(self) -> None:
+        """Remember the lists that were recorded; called when nothing can be refused any more."""
+        for do in self._later:
+            do()
+
+    def form(self, channel: str, version: Any, value: Any) -> list[Any]:
+        """Return the form of a value."""
+        if type(value) is not list:
+            tag, body = self._serde.dumps_typed(value)
+            source = self._written(channel, tag, body)
+            return [INLINE, tag, body] if source is None else [WRITTEN, source]
+        grown = self._thread._grown.get((self._which, self._ns, channel))
+        base = grown.version if grown is not None else None
+        if grown is not None and (base == version or (self._ns, channel, base) not in self._thread.index.blobs):
+            grown = None
+        if grown is not None and grown.starts(value):
+            return self._suffix(channel, version, value[len(grown.items) :], grown)
+        if not self._native:
+            self._grow(channel, Grown(version, value, None))
+            return [INLINE, *self._serde.dumps_typed(value)]
+        return self._whole(channel, version, value, grown)
+
+    def _suffix(self, channel: str, version: Any, items: list[Any], grown: Grown) -> list[Any]:
+        base = grown.version
+        if not self._native:
+            self._later.append(lambda: grown.extend(version, items, b""))
+            return [PIECES, base, [[*self._serde.dumps_typed(items), None]] if items else []]
+        data = self._items(items)
+        self._later.append(lambda: grown.extend(version, items, data))
+        return [PIECES, base, self._pieces(channel, len(items), data)]
+
+    def _whole(self, channel: str, version: Any, value: list[Any], grown: Grown | None) -> list[Any]:
+        data = self._items(value)
+        before = None if grown is None or grown.kept is None else grown.kept.items(grown.version)
+        if grown is not None and before is not None and before.count and len(value) >= before.count:
+            start = before.data()
+            if data.startswith(start):
+                # other objects, or objects that cannot be told unchanged, and yet the same start
+                kept = Kept()
+                kept.extend(grown.version, before.count, start)
+                kept.extend(version, len(value) - before.count, data[len(start) :])
+                self._grow(channel, Grown(version, value, kept))
+                return [PIECES, grown.version, self._pieces(channel, len(value) - before.count, data[len(start) :])]
+        kept = Kept()
+        kept.extend(version, len(value), data)
+        self._grow(channel, Grown(version, value, kept))
+        return [PIECES, None, self._pieces(channel, len(value), data)]
+
+    def _grow(self, channel: str, grown: Grown) -> None:
+        where = (self._which, self._ns, channel)
+        self._later.append(lambda: self._thread._grown.__setitem__(where, grown))
+
+    def _items(self, items: list[Any]) -> bytes:
+        body = self._serde.dumps_typed(items)[1]
+        found = items_of(body)
+        assert found is not None, "a list is encoded as one"
+        return body[found[1] :]
+
+    def _written(self, channel: str, tag: str, body: bytes) -> list[Any] | None:
+        """Return which write has these very bytes, if one has."""
+        if not self._native or self._recent is None or len(body) < 64:
+            return None
+        for _, task, index, other, data in self._recent.by_channel.get(channel, ()):
+            if other == tag and data == body:
+                return [short(self._parent or ""), short(task), index]
+        return None
+
+    def _pieces(self, channel: str, count: int, data: bytes) -> list[Any]:
+        """Return the pieces of a list's items; those that a write holds already are named, not written again."""
+        pieces: list[Any] = []
+        at = 0
+        for _, task, index, tag, body in self._recent.sorted(channel) if self._recent is not None else ():
+            if tag != TAG or len(body) < 64 or at >= len(data):
+                continue
+            found = items_of(body)
+            start, items = (0, 1) if found is None else (found[1], found[0])
+            if items <= count and data.startswith(body[start:] if start else body, at):
+                pieces.append([[short(self._parent or ""), short(task), index]])
+                at += len(body) - start
+                count -= items
+            else:
+                break
+        if at < len(data):
+            pieces.append([count, data[at:]])
+        return pieces
