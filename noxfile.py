@@ -15,7 +15,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-ADAPTERS = ("autogen", "langgraph", "smolagents")
+ADAPTERS = ("autogen", "crewai", "langgraph", "llamaindex", "smolagents")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
 # what starts processes by the hundred, and depends on the interpreter least: once, on the main one
@@ -114,6 +114,14 @@ def langgraph_oldest(session: nox.Session) -> None:
     pytest(session, "tests/langgraph", "-n", "auto", *(f"--ignore=tests/langgraph/{file}" for file in slow))
 
 
+@nox.session(python=PYTHON, name="llamaindex-newest-pydantic", tags=["adapters"])
+def llamaindex_newest_pydantic(session: nox.Session) -> None:
+    """Run the LlamaIndex adapter's tests on the pydantic that breaks LlamaIndex's own record of chat memory."""
+    sync(session, "test", "llamaindex")
+    session.run_install("uv", "pip", "install", "--quiet", f"--python={session.virtualenv.location}", "pydantic>=2.14")
+    pytest(session, "tests/llamaindex/test_agents.py", "-n", "auto")  # what holds chat memory
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Ruff: its rules and its format."""
@@ -203,5 +211,5 @@ def bench_adapter(session: nox.Session) -> None:
         session.run("python", "tests/bench/run.py", f"--only={name}", *session.posargs)
 
 
-for _name in ADAPTERS:
+for _name in ("autogen", "langgraph", "smolagents"):
     nox.session(bench_adapter, python=PYTHON, name=f"bench-{_name}", default=False)

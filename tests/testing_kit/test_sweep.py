@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from letitloop.errors import InvalidArgument, LetItLoopError
-from letitloop.testing import CallLog, SweepReport, kill_sweep
+from letitloop.testing import CallLog, SweepReport, kill_sweep, kill_sweeps
 from letitloop.testing.evidence import Life, judge, read_lives
 from tests.testing_kit import scripts
 
@@ -26,6 +27,15 @@ def test_a_program_that_survives_is_killed_everywhere():
     assert report.trials == report.killed == len(report.events) > 10
     assert report.killed_at.keys() == set(report.events)
     assert "fs.pwrite" in report.events
+
+
+def test_several_programs_are_swept_in_one_process():
+    survives, forgets = kill_sweeps({scripts.survives: {"sample": 2}, scripts.forgets: {}}, sample=3, seed=5)
+    assert survives.ok, survives
+    assert (survives.trials, forgets.trials) == (2, 3)
+    assert forgets.failures
+    for failure in forgets.failures:
+        shutil.rmtree(Path(failure.directory).parent, ignore_errors=True)
 
 
 def test_it_is_killed_twice_and_at_random_instants():

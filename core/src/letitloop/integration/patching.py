@@ -30,7 +30,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, object]] = []
+        self._replaced: list[tuple[Any, str, object, object]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
         """Put a replacement in an object's attribute, unless one of letitloop's is there.
@@ -57,18 +57,18 @@ class Patches:
         own: dict[str, Any] = getattr(owner, "__dict__", {name: stock})
         held = own.get(name, _ABSENT)
         _set(owner, name, replacement)
-        self._replaced.append((owner, name, held))
+        self._replaced.append((owner, name, held, stock))
         return True
 
     def undo(self) -> None:
         """Take every replacement back, the newest first."""
         while self._replaced:
-            owner, name, held = self._replaced.pop()
+            owner, name, held, stock = self._replaced.pop()
             if held is _ABSENT:
                 try:
                     object.__delattr__(owner, name)
-                except AttributeError:
-                    pass
+                except AttributeError:  # it lies elsewhere, as a pydantic model's private attributes do
+                    _set(owner, name, stock)
             else:
                 _set(owner, name, held)
 

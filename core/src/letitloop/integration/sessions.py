@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from letitloop.runs.run import Run
     from letitloop.store.protocol import Store
 
-__all__ = ["Session", "entered", "reopened"]
+__all__ = ["Session", "entered", "reopened", "settled"]
 
 
 def _session() -> None:
@@ -149,6 +149,13 @@ class Session:
 def reopened(scope: Scope) -> Scope:
     """Return a scope whose finished calls answer again in this process: a framework may drive the same part a second time."""
     return Scope(scope.run, scope.prefix, nested=True)
+
+
+def settled(scope: Scope) -> None:
+    """Forget what the finished calls of a reopened scope would answer in this process: it is not driven again."""
+    live = scope.run._live
+    for key in [key for key in list(live) if key.startswith(scope.prefix)]:
+        live.pop(key, None)
 
 
 @contextmanager

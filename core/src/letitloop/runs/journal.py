@@ -172,6 +172,14 @@ class Journal:
         """Return how many steps have a result or a failure on record."""
         return len(self.index)
 
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the records that count, as the log had them at opening, in their order."""
+        return tuple(self._entries)
+
+    def payload(self, entry: Entry) -> bytes:
+        """Return a record's payload."""
+        return self._read(entry)
+
     def _note(self, entry: Entry) -> None:
         kind, key = entry.kind, entry.key
         if kind == FAILED:

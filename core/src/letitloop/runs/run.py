@@ -207,6 +207,11 @@ class Run:
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.goal_id!r}, epoch {self.epoch}>"
 
+    @property
+    def halted(self) -> bool:
+        """Whether something in this drive had to reach its caller: nothing more is done in it."""
+        return self._halted is not None
+
     # --- what letitloop.testing puts other answers to --------------------------------------------------------------------------
 
     opens: Callable[[Opening], Run | Value] | None = None

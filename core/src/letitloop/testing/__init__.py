@@ -2,7 +2,8 @@
 
 * :class:`SimFs`: a file system in memory that yields every disk content a power cut may leave.
 * :class:`FaultFs`: a file system that fails on request.
-* :func:`kill_sweep`: SIGKILL a program at each event, run it again, compare. :class:`CallLog` counts what it really did.
+* :func:`kill_sweep`: SIGKILL a program at each event, run it again, compare; :func:`kill_sweeps`: several programs.
+  :class:`CallLog` counts what a program really did.
 * :func:`assert_replayable`: drive a function against its own log, with no live call, and name the first call that differs.
 * :func:`plain`: steps call their functions directly, for unit tests of code that uses steps.
 * :class:`StoreContract`: the suite that every store must pass; :class:`ProviderContract`: that of every provider of effects, with
@@ -23,7 +24,7 @@ from letitloop.testing.provider_contract import Held, ProviderContract
 from letitloop.testing.replay import assert_replayable
 from letitloop.testing.simfs import CrashState, SimFs
 from letitloop.testing.store_contract import StoreContract
-from letitloop.testing.sweep import SweepFailure, SweepReport, kill_sweep
+from letitloop.testing.sweep import SweepFailure, SweepReport, kill_sweep, kill_sweeps
 
 __all__ = [
     "CallLog",
@@ -40,5 +41,6 @@ __all__ = [
     "assert_replayable",
     "failpoints",
     "kill_sweep",
+    "kill_sweeps",
     "plain",
 ]

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from letitloop.errors import InvalidArgument, LetItLoopError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["SweepFailure", "SweepReport", "kill_sweep"]
+__all__ = ["SweepFailure", "SweepReport", "kill_sweep", "kill_sweeps"]
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,52 @@ def kill_sweep(
         ...     report = kill_sweep(workflow, sample=20)
         ...     assert report.ok, report
     """
+    settings: dict[str, Any] = {
+        "preload": preload,
+        "sample": sample,
+        "instants": instants,
+        "seed": seed,
+        "kills": kills,
+        "in_flight": in_flight,
+        "timeout": timeout,
+        "jobs": jobs,
+        "argv": argv,
+    }
+    return _sweep([_plan(script, workdir, **settings)], kept=workdir is not None)[0]
+
+
+def kill_sweeps(scripts: Mapping[Callable[[Path], object], Mapping[str, Any]], **options: Any) -> list[SweepReport]:
+    """Make several sweeps in one process, so that what all of them import is imported once.
+
+    Args:
+        scripts: the functions, each with its own options of :func:`kill_sweep`.
+        options: those of all.
+
+    Returns:
+        The reports, in the order of the functions; errors are those of :func:`kill_sweep`.
+
+    Example:
+        >>> def test_all_survive_being_killed_anywhere():
+        ...     for report in kill_sweeps({workflow: {}, other_workflow: {"in_flight": 2}}, sample=20):
+        ...         assert report.ok, report
+    """
+    return _sweep([_plan(script, None, **{**options, **own}) for script, own in scripts.items()], kept=False)
+
+
+def _plan(
+    script: Callable[[Path], object] | str | os.PathLike[str],
+    workdir: str | os.PathLike[str] | None,
+    *,
+    preload: Sequence[str] = (),
+    sample: int | None = None,
+    instants: int = 0,
+    seed: int = 0,
+    kills: int = 1,
+    in_flight: int | None = None,
+    timeout: float = 60.0,
+    jobs: int | None = None,
+    argv: Sequence[str] = (),
+) -> Plan:
     if not hasattr(os, "fork") or sys.platform == "win32":
         raise LetItLoopError("kill_sweep forks its trials, and this system has no fork: run it on Linux or macOS. Nothing was run.")
     if kills < 1 or (sample is not None and sample < 0) or instants < 0:
@@ -190,7 +236,7 @@ def kill_sweep(
     path, module, function = _target(script)
     base = Path(workdir) if workdir is not None else _temporary()
     base.mkdir(parents=True, exist_ok=True)
-    plan = Plan(
+    return Plan(
         path=path,
         module=module,
         function=function,
@@ -206,25 +252,31 @@ def kill_sweep(
         argv=tuple(argv),
         sys_path=tuple(sys.path),
     )
-    kept = workdir is not None
+
+
+def _sweep(plans: list[Plan], *, kept: bool) -> list[SweepReport]:
+    """Carry the plans out; what a failed trial left is there to be looked at."""
+    keep = {plan.workdir for plan in plans if kept}
     try:
-        report = _run(plan, base)
-        kept = kept or bool(report.failures)  # what a failed trial left is there to be looked at
-        if report.failures:
-            print(report)
-        return report
+        reports = _run(plans)
+        for plan, report in zip(plans, reports, strict=True):
+            if report.failures:
+                keep.add(plan.workdir)
+                print(report)
+        return reports
     finally:
-        if not kept:
-            shutil.rmtree(base, ignore_errors=True)
+        for plan in plans:
+            if plan.workdir not in keep:
+                shutil.rmtree(plan.workdir, ignore_errors=True)
 
 
-def _run(plan: Plan, base: Path) -> SweepReport:
-    plan_file, report_file = base / "plan", base / "report"
-    plan_file.write_text(json.dumps(asdict(plan)))
+def _run(plans: list[Plan]) -> list[SweepReport]:
+    for plan in plans:
+        (Path(plan.workdir) / "plan").write_text(json.dumps(asdict(plan)))
     environment = {name: value for name, value in os.environ.items() if name != "LETITLOOP_FAILPOINT"}
     environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
-        [sys.executable, "-m", "letitloop.testing.trials", str(plan_file), str(report_file)],
+        [sys.executable, "-m", "letitloop.testing.trials", *(plan.workdir for plan in plans)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -233,9 +285,12 @@ def _run(plan: Plan, base: Path) -> SweepReport:
         errors="replace",
         check=False,
     )
-    if done.returncode or not report_file.exists():
-        raise LetItLoopError(f"the sweep of {plan.script} could not be made (exit code {done.returncode}):\n{done.stdout[-8000:]}")
-    return SweepReport.from_json(report_file.read_text())
+    missing = [plan.script for plan in plans if not (Path(plan.workdir) / "report").exists()]
+    if done.returncode or missing:
+        raise LetItLoopError(
+            f"the sweep of {', '.join(missing)} could not be made (exit code {done.returncode}):\n{done.stdout[-8000:]}"
+        )
+    return [SweepReport.from_json((Path(plan.workdir) / "report").read_text()) for plan in plans]
 
 
 def _temporary() -> Path:

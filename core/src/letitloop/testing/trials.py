@@ -54,16 +54,16 @@ class Outcome:
     where: str = ""
 
 
-def main(plan_path: str, report_path: str) -> None:
-    """Carry out the plan and leave the report."""
-    plan = Plan(**json.loads(Path(plan_path).read_text()))
-    sys.path[:] = plan.sys_path
+def main(*directories: str) -> None:
+    """Carry out the plan in each directory, and leave the report there; what is heavy is imported once for all."""
     failpoints.observe(lambda _: None)  # whatever asks for a file system while it is imported gets a watched one
-    for name in plan.preload:
-        importlib.import_module(name)
-    program = _load(plan)
-    report = _sweep(plan, program)
-    Path(report_path).write_text(report.to_json())
+    for directory in map(Path, directories):
+        plan = Plan(**json.loads((directory / "plan").read_text()))
+        sys.path[:] = plan.sys_path
+        for name in plan.preload:
+            importlib.import_module(name)
+        report = _sweep(plan, _load(plan))
+        (directory / "report").write_text(report.to_json())
 
 
 def _load(plan: Plan) -> Callable[[Path], object]:

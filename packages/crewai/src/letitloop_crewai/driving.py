@@ -1,0 +1,230 @@
+"""Where in a wrapped kickoff something happens, and what stops it.
+
+CrewAI turns what a tool or a model raises into text for the model, and loses what is no ``Exception`` in the threads of its async
+tasks. So what must reach the caller of ``kickoff`` is kept in the :class:`Drive`, and raised where ``kickoff`` returns.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from letitloop.errors import Halt, LetItLoopError, RunHalted
+from letitloop.integration.leaves import aleaf, leaf
+from letitloop.runs.identity import escape, step_key
+from letitloop.runs.scope import Scope, current, restore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Mapping
+
+    from letitloop.integration.policies import Policies
+    from letitloop.integration.sessions import Session
+
+__all__ = ["Drive", "Frame", "Shared", "Stopped", "current_frame", "framed", "outside", "place", "title"]
+
+T = TypeVar("T")
+
+_LONGEST = 80
+
+
+class Stopped(Halt):
+    """Carries what stops a kickoff past everything in CrewAI that would handle it.
+
+    Attributes:
+        why: what the caller of ``kickoff`` gets.
+    """
+
+    def __init__(self, why: BaseException) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+@dataclass
+class Shared:
+    """What all wrapped objects of one handler share.
+
+    Attributes:
+        session: where everything is recorded.
+        policies: what is done about tool calls.
+        on_change: what is done about changed tasks.
+        driving: how many kickoffs are under way.
+    """
+
+    session: Session
+    policies: Policies
+    on_change: str
+    driving: int = 0
+
+    def root(self) -> Scope:
+        """Return the session's scope; a log in which something had to stop is opened anew, as that may be settled by now."""
+        root = self.session.root()
+        if not self.driving and root.run.halted and root.prefix == b"":
+            self.session.close()
+            root = self.session.root()
+        return root
+
+
+class Drive:
+    """One kickoff, of a crew or a flow.
+
+    Attributes:
+        shared: whose it is.
+        owner: the wrapped crew or flow.
+        scope: its scope in the log.
+        stopped: what ends it, None while it may go on.
+    """
+
+    def __init__(self, shared: Shared, owner: object, scope: Scope) -> None:
+        self.shared = shared
+        self.owner = owner
+        self.scope = scope
+        self.stopped: BaseException | None = None
+
+    def stop(self, why: BaseException) -> Stopped:
+        """Let nothing more begin, and the caller get ``why``; return what is to be raised until then."""
+        if self.stopped is None:
+            self.stopped = why.why if isinstance(why, Stopped) else why
+        return Stopped(self.stopped)
+
+    def check(self) -> None:
+        """Leave if this kickoff has to stop."""
+        if self.stopped is not None:
+            raise self.stop(self.stopped)
+
+    @contextmanager
+    def watched(self, *, passing: tuple[type[Exception], ...] = ()) -> Generator[None]:
+        """Stop the kickoff if something inside must reach its caller.
+
+        Args:
+            passing: what need not.
+        """
+        try:
+            yield
+        except Halt as halt:
+            raise self.stop(halt) from halt
+        except passing:
+            raise
+        except LetItLoopError as error:
+            raise self.stop(error) from error
+
+    @contextmanager
+    def let_through(self) -> Generator[None]:
+        """Give CrewAI an ``Exception`` where it would lose a Halt: in an async task's thread it would wait for ever."""
+        try:
+            yield
+        except Halt as halt:
+            self.stop(halt)
+            halted = RunHalted(f"run {self.scope.run.id} has to stop: {self.stopped}")
+            raise halted from halt
+
+    @contextmanager
+    def raising(self) -> Generator[None]:
+        """Give the caller of the outermost call what stopped it, as the class it has."""
+        self.shared.driving += 1
+        try:
+            yield
+        except BaseException as exc:
+            if isinstance(exc, Halt):
+                self.stop(exc)
+            if self.stopped is not None and self.stopped is not exc:
+                raise self.stopped from self.stopped.__cause__
+            raise
+        finally:
+            self.shared.driving -= 1
+        if self.stopped is not None:
+            raise self.stopped
+
+    def leaf(self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], T]) -> T:
+        """Do a leaf call once.
+
+        Raises:
+            Stopped: the kickoff has to stop.
+            Exception: what ``fn`` raised, now or on record.
+        """
+        self.check()
+        with self.watched():
+            return leaf(scope, name, asked, fn)
+
+    async def aleaf(self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]]) -> T:
+        """Do an async leaf call once; errors are those of :meth:`leaf`."""
+        self.check()
+        with self.watched():
+            return await aleaf(scope, name, asked, fn)
+
+
+@dataclass
+class Frame:
+    """A part of a kickoff: the crew's own, a task, one attempt of an agent at it, a delegation.
+
+    It is one object for all threads that work in this part, as context variables hold copies of references alone.
+
+    Attributes:
+        drive: the kickoff.
+        scope: the part's scope, made anew when CrewAI begins the part again, so that its finished calls answer again.
+        agent: whose attempt it is.
+        task: the task it is an attempt at.
+        spent: what model calls used, by the model's label.
+        plan: stands for the messages of model calls, where CrewAI writes addresses of objects into them.
+        tried: what came of the tools of a textual answer: CrewAI calls them again if they raise.
+        used_tools: how many tools the task had used before this attempt; CrewAI words its prompts by it.
+    """
+
+    drive: Drive
+    scope: Scope
+    agent: Any = None
+    task: Any = None
+    spent: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])
+    plan: str | None = None
+    tried: dict[str, Callable[[], Any]] | None = None
+    used_tools: int = 0
+
+    def inner(self, name: str, *, agent: Any = None, task: Any = None) -> Frame:
+        """Return the next part of a name inside this one."""
+        return Frame(self.drive, self.scope.inner(title(name)), agent, task, self.spent)
+
+    def again(self) -> Frame:
+        """Return this part as it is begun again."""
+        scope = Scope(self.scope.run, self.scope.prefix, nested=True)
+        return Frame(self.drive, scope, self.agent, self.task, self.spent, used_tools=self.used_tools)
+
+
+_frame: ContextVar[Frame | None] = ContextVar("letitloop_crewai_frame", default=None)
+
+
+def current_frame() -> Frame | None:
+    """Return the part of a wrapped kickoff that the program is in; None outside any."""
+    return _frame.get()
+
+
+@contextmanager
+def framed(frame: Frame) -> Generator[Frame]:
+    """Be in a part of a kickoff."""
+    token, scope = _frame.set(frame), current.set(frame.scope)
+    try:
+        yield frame
+    finally:
+        restore(current, scope)
+        restore(_frame, token)
+
+
+@contextmanager
+def outside() -> Generator[None]:
+    """Be inside one leaf call: what it calls in its turn is a part of it."""
+    token = _frame.set(None)
+    try:
+        yield
+    finally:
+        restore(_frame, token)
+
+
+def place(scope: Scope, name: str, ordinal: int = 1) -> Scope:
+    """Return the scope of a name inside another, as it is when it is entered for the first time."""
+    base = scope.prefix + escape(title(name), "scope").encode()
+    return Scope(scope.run, step_key(base, ordinal) + b"/", nested=True)
+
+
+def title(name: str) -> str:
+    """Return a name of CrewAI's as one of a scope."""
+    return " ".join(name.split())[:_LONGEST] or "unnamed"

@@ -1,0 +1,324 @@
+"""Tool calls: done as their policy says, and once, however often CrewAI dispatches them."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from functools import wraps
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
+from crewai.tools.base_tool import BaseTool, Tool
+from crewai.utilities.string_utils import sanitize_tool_name
+from pydantic import create_model
+
+from letitloop.effects.guard import Effect
+from letitloop.errors import ActionConflict, IntentFailed, LetItLoopError, NotAuthorized
+from letitloop.integration.policies import atool_call, tool_call
+from letitloop.runs.failures import decode_failure, encode_failure
+from letitloop_crewai.asking import digest
+from letitloop_crewai.driving import current_frame, framed, outside
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Mapping
+
+    from letitloop.integration.patching import Patches
+    from letitloop.integration.policies import Policies, Policy
+    from letitloop_crewai.driving import Frame
+
+__all__ = ["wrap_tool"]
+
+_FOR_THE_MODEL = (ActionConflict, IntentFailed, NotAuthorized)
+"""What an effect raises that a model may read: certainly nothing happened, and it may choose another action."""
+
+
+def wrap_tool(patches: Patches, tool: Any, policies: Policies) -> None:
+    """Make a tool durable wherever a wrapped kickoff calls it; anywhere else it is as it was.
+
+    Args:
+        patches: what is replaced, for it to be taken back.
+        tool: the tool.
+        policies: for trusted parameters, which no model may see.
+    """
+    if isinstance(tool, BaseAgentTool):
+        patches.replace(tool, "_run", lambda stock: _composite(stock, tool))
+        return
+    signature = _signature(tool)
+    hidden = _hide_trusted(patches, tool, policies, signature)
+
+    def durable(stock: Any) -> Any:
+        return _showing(_durable(stock, tool, signature), stock, hidden)
+
+    if isinstance(tool, Tool):
+        patches.replace(tool, "func", durable)
+        return
+    patches.replace(tool, "_run", durable)
+    cls: Any = type(tool)  # pyright: ignore[reportUnknownVariableType]
+    if cls._arun is not BaseTool._arun:
+        patches.replace(tool, "_arun", lambda stock: _durable_async(stock, tool, signature))
+
+
+def _named_policy(tool: Any, policies: Policies) -> Policy | None:
+    """Return a tool's own policy: by its name, as the model knows it, or as its MCP server does."""
+    names: list[str] = [tool.name, sanitize_tool_name(tool.name), getattr(tool, "original_tool_name", "")]
+    return next((policies.tools[one] for one in names if one in policies.tools), None)
+
+
+# --- what an effect binds to -------------------------------------------------------------------------------------------------
+
+
+def _function(tool: Any) -> Any:
+    return tool.func if isinstance(tool, Tool) else tool._run  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def _signature(tool: Any) -> Callable[..., Any]:
+    """Return the function whose parameters an effect is bound to; it carries the action out where there is no provider."""
+    stock: Any = _function(tool)
+    kinds = {one.kind for one in inspect.signature(stock).parameters.values()}
+    if not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+        return stock  # type: ignore[no-any-return]  # a function of the user's
+
+    def act(**arguments: Any) -> Any:
+        return stock(**arguments)
+
+    fields = list(tool.args_schema.model_fields) if tool.args_schema is not None else []
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in fields]
+    act.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as inspect documents it
+    act.__qualname__ = type(tool).__qualname__
+    return act
+
+
+def _hide_trusted(patches: Patches, tool: Any, policies: Policies, signature: Callable[..., Any]) -> frozenset[str]:
+    """Take trusted parameters out of what the model is told of a tool, and return their names."""
+    policy = _named_policy(tool, policies)
+    if not isinstance(policy, Effect) or tool.args_schema is None:
+        return frozenset()
+    hidden = policy.bind(signature, tool.name).hidden
+    schema = tool.args_schema
+    if hidden & schema.model_fields.keys():
+        shown: Any = {name: (one.annotation, one) for name, one in schema.model_fields.items() if name not in hidden}
+        patches.replace(tool, "args_schema", lambda _: create_model(schema.__name__, **shown))
+    return hidden
+
+
+def _showing(durable: Any, stock: Any, hidden: frozenset[str]) -> Any:
+    """Give a durable function the parameters that CrewAI may know of."""
+    if hidden:
+        shown = inspect.signature(stock)
+        durable.__signature__ = shown.replace(parameters=[one for name, one in shown.parameters.items() if name not in hidden])
+    return durable
+
+
+# --- one call ----------------------------------------------------------------------------------------------------------------
+
+
+class _ToolCall:
+    """One dispatch of a tool in a part of a kickoff."""
+
+    def __init__(self, frame: Frame, tool: Any, arguments: Mapping[str, Any]) -> None:
+        self.frame = frame
+        self.name: str = sanitize_tool_name(tool.name)
+        self.arguments = arguments
+        policies = frame.drive.shared.policies
+        self.policy: Policy = _named_policy(tool, policies) or policies.default
+        self.place = digest(dict(arguments))[:8]
+        self.fresh: list[Any] = []
+        self._codecs = frame.scope.run.codecs
+
+    def repeated(self) -> Callable[[], Any] | None:
+        """Return what came of the same action of the model before: the framework's retry gets that, and is not dispatched."""
+        self.frame.drive.check()
+        tried = self.frame.tried
+        return None if tried is None or self.policy == "rerun" else tried.get(self.name)
+
+    def outcome(self, value: Any, error: Exception | None) -> list[Any]:
+        """Return what is recorded of a dispatch. What it raised is a result too: the model goes on from it."""
+        if isinstance(error, LetItLoopError) and not isinstance(error, _FOR_THE_MODEL):
+            raise error
+        if error is not None:
+            self.fresh.append(error)
+            return ["raised", encode_failure(error, self._codecs)]
+        self.fresh.append(value)
+        return ["returned", value]
+
+    def finish(self, recorded: Any) -> Any:
+        """Return or raise what came of it, fresh or recorded."""
+        if self.policy != "record":
+            return self.settle(recorded, None)
+        kind, body = recorded
+        if self.fresh:
+            body = self.fresh[0]
+        elif kind == "raised":
+            body = decode_failure(body, self._codecs, f"tool {self.name!r} of run {self.frame.scope.run.id}")
+        return self.settle(None, body) if kind == "raised" else self.settle(body, None)
+
+    def settle(self, value: Any, error: Exception | None) -> Any:
+        """Keep the outcome for the framework's retries, and hand it on."""
+
+        def hand_on() -> Any:
+            if error is not None:
+                raise error
+            return value
+
+        if self.frame.tried is not None:
+            self.frame.tried[self.name] = hand_on
+        return hand_on()
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name."""
+    if not args:
+        return kwargs
+    return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
+
+
+def _durable(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(stock):
+        return _durable_async(stock, tool, signature)
+
+    @wraps(stock)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        if frame is None:
+            return stock(*args, **kwargs)
+        call = _ToolCall(frame, tool, _named(stock, args, kwargs))
+        if (repeated := call.repeated()) is not None:
+            return repeated()
+
+        def dispatch() -> Any:
+            if call.policy == "rerun":
+                return stock(*args, **kwargs)
+            try:
+                with outside():
+                    value = _awaited(stock(*args, **kwargs))
+            except Exception as error:
+                return call.outcome(None, error)
+            return call.outcome(value, None)
+
+        try:
+            with frame.drive.watched(passing=_FOR_THE_MODEL):
+                return _carried_out(frame, stock, call, dispatch, signature)
+        except _FOR_THE_MODEL as error:
+            return call.settle(None, error)
+
+    return run
+
+
+def _carried_out(
+    frame: Frame,
+    stock: Callable[..., Any],
+    call: _ToolCall,
+    dispatch: Callable[[], Any],
+    signature: Callable[..., Any],
+) -> Any:
+    own = _effect_of(stock)
+    with _one_at_a_time(own or call.policy, signature, call):
+        if own is not None:
+            with outside():
+                return call.settle(stock(**call.arguments), None)
+        return call.finish(
+            tool_call(frame.scope, call.name, call.policy, call.arguments, dispatch, signature=signature, place=call.place)
+        )
+
+
+def _effect_of(function: Callable[..., Any]) -> Effect | None:
+    """Return the effect that a tool's function was decorated with."""
+    found = getattr(inspect.unwrap(function, stop=lambda one: isinstance(getattr(one, "effect", None), Effect)), "effect", None)
+    return found if isinstance(found, Effect) else None
+
+
+_busy: WeakValueDictionary[tuple[str, str], _Busy] = WeakValueDictionary()
+_making = Lock()
+
+
+class _Busy:
+    """One action that is under way in this process."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+
+@contextmanager
+def _one_at_a_time(policy: Policy, signature: Callable[..., Any], call: _ToolCall) -> Generator[None]:
+    """Let the second of two calls of one action, which run side by side, find the first one's result on record."""
+    if not isinstance(policy, Effect):
+        yield
+        return
+    (namespace, key, *_), _ = policy.bind(inspect.unwrap(signature), call.name)._prepare((), dict(call.arguments))
+    with _making:
+        busy = _busy.get((namespace, key))
+        if busy is None:
+            busy = _busy[namespace, key] = _Busy()
+    with busy.lock:
+        yield
+
+
+def _awaited(value: Any) -> Any:
+    """Return what a sync tool's coroutine comes to, as CrewAI does it."""
+    if inspect.iscoroutine(value):
+        import asyncio
+
+        return asyncio.run(value)
+    return value
+
+
+def _durable_async(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        if frame is None:
+            return await stock(*args, **kwargs)
+        call = _ToolCall(frame, tool, _named(stock, args, kwargs))
+        if (repeated := call.repeated()) is not None:
+            return repeated()
+
+        async def dispatch() -> Any:
+            if call.policy == "rerun":
+                return await stock(*args, **kwargs)
+            try:
+                with outside():
+                    value = await stock(*args, **kwargs)
+            except Exception as error:
+                return call.outcome(None, error)
+            return call.outcome(value, None)
+
+        try:
+            with frame.drive.watched(passing=_FOR_THE_MODEL):
+                return await _acarried_out(frame, stock, call, dispatch, signature)
+        except _FOR_THE_MODEL as error:
+            return call.settle(None, error)
+
+    return arun
+
+
+async def _acarried_out(
+    frame: Frame,
+    stock: Callable[..., Any],
+    call: _ToolCall,
+    dispatch: Callable[[], Awaitable[Any]],
+    signature: Callable[..., Any],
+) -> Any:
+    if _effect_of(stock) is not None:
+        with outside():
+            return call.settle(await stock(**call.arguments), None)
+    return call.finish(
+        await atool_call(frame.scope, call.name, call.policy, call.arguments, dispatch, signature=signature, place=call.place)
+    )
+
+
+def _composite(stock: Callable[..., Any], tool: Any) -> Callable[..., Any]:
+    """Return a delegation's call: it is no action of its own, and the coworker's calls are recorded each by itself."""
+
+    @wraps(stock)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        if frame is None:
+            return stock(*args, **kwargs)
+        frame.drive.check()
+        inner = frame.inner(f"{sanitize_tool_name(tool.name)} {digest(_named(stock, args, kwargs))[:8]}")
+        with framed(inner):
+            return stock(*args, **kwargs)
+
+    return run

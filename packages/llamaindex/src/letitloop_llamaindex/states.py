@@ -1,0 +1,109 @@
+"""The state of a workflow as the log has it: what each step changed, in one record with its result."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from workflows.context.state_store import DictState
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from workflows.context.state_store import StateStore
+
+    from letitloop_llamaindex.ticks import TickCodec
+
+__all__ = ["StateLog", "Watch", "change"]
+
+_WHOLE = ""
+"""The key of a state that is a class of its own: such a state is recorded as a whole."""
+
+
+class StateLog:
+    """Tells what has changed in a state since it was last recorded, and puts it together again.
+
+    Args:
+        codec: the run's.
+    """
+
+    def __init__(self, codec: TickCodec) -> None:
+        self._codec = codec
+        self._parts: dict[str, bytes] = {}
+
+    async def changes(self, store: StateStore[Any]) -> dict[str, bytes | None]:
+        """Return what has changed: encoded values by key, None for a key that is gone.
+
+        Raises:
+            UnencodableError: a value cannot be recorded exactly.
+        """
+        parts = await _parts(store)
+        if (memories := sys.modules.get("letitloop_llamaindex.memories")) is not None:
+            for value in parts.values():
+                await memories.fetch(self._codec, value)
+        changed: dict[str, bytes | None] = {}
+        for key, value in parts.items():
+            body = self._codec.encode_value(value, f"state[{key!r}]" if key else "state")
+            if self._parts.get(key) != body:
+                changed[key] = self._parts[key] = body
+        for key in self._parts.keys() - parts.keys():
+            del self._parts[key]
+            changed[key] = None
+        return changed
+
+    def apply(self, changed: dict[str, bytes | None]) -> None:
+        """Take in what a record says has changed."""
+        for key, body in changed.items():
+            if body is None:
+                self._parts.pop(key, None)
+            else:
+                self._parts[key] = body
+
+    async def restore(self, store: StateStore[Any]) -> None:
+        """Give a store the recorded state; one that nothing is recorded of is left as the program made it.
+
+        Raises:
+            DecodeError: a recorded value's class is gone or has changed.
+        """
+        if not self._parts:
+            return
+        values = {key: self._codec.decode_value(body) for key, body in self._parts.items()}
+        if (memories := sys.modules.get("letitloop_llamaindex.memories")) is not None:
+            await memories.put_back(self._codec)
+        await store.set_state(values[_WHOLE] if _WHOLE in values else DictState(_data=values))
+
+
+async def _parts(store: StateStore[Any]) -> dict[str, Any]:
+    state: BaseModel = await store.get_state()
+    return dict(state.items()) if type(state) is DictState else {_WHOLE: state}
+
+
+class Watch:
+    """What a piece of code changes in a state, as far as it can be recorded; what cannot is refused where the state is recorded."""
+
+    def __init__(self, store: StateStore[Any], codec: TickCodec) -> None:
+        self._store = store
+        self._codec = codec
+        self._before: dict[str, bytes] = {}
+
+    async def begin(self) -> None:
+        """Take in how the state is now."""
+        self._before = await self._encoded()
+
+    async def changed(self) -> dict[str, Any]:
+        """Return the values that are others now, by key."""
+        after, values = await self._encoded(), await _parts(self._store)
+        return {key: values[key] for key, body in after.items() if self._before.get(key) != body}
+
+    async def _encoded(self) -> dict[str, bytes]:
+        parts = await _parts(self._store)
+        return {key: self._codec.encode_value(value, key) for key, value in parts.items() if self._codec.can(value)}
+
+
+async def change(store: StateStore[Any], changed: dict[str, Any]) -> None:
+    """Make the changes that a :class:`Watch` saw."""
+    if _WHOLE in changed:
+        await store.set_state(changed[_WHOLE])
+        return
+    async with store.edit_state() as state:
+        for key, value in changed.items():
+            state[key] = value
