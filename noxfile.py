@@ -103,18 +103,22 @@ for _name in ADAPTERS:
     nox.session(adapter, python=PYTHON, name=_name, tags=["adapters"])
 
 
-@nox.session(python=PYTHON, name="langgraph-oldest", tags=["adapters"])
-def langgraph_oldest(session: nox.Session) -> None:
-    """Run the LangGraph adapter's tests with the oldest versions that it says it works with."""
-    sync(session, "test", "langgraph")
-    declared = (ROOT / "packages/langgraph/pyproject.toml").read_text()
-    oldest = [f"{name}=={version}" for name, version in re.findall(r'"(lang[a-z-]+)>=([\d.]+)"', declared)]
-    session.run_install("uv", "pip", "install", "--quiet", f"--python={session.virtualenv.location}", *oldest)
-    slow = ("test_kills.py", "test_cookbook.py", "test_docs.py")  # what they ask of a version, the others ask as well
-    pytest(session, "tests/langgraph", "-n", "auto", *(f"--ignore=tests/langgraph/{file}" for file in slow))
+def oldest(session: nox.Session) -> None:
+    """Run an adapter's tests with the oldest versions of its framework that it says it works with."""
+    name = session.name.removesuffix("-oldest")
+    sync(session, "test", name)
+    declared = re.findall(rf'"({name[:4]}[a-z-]*)>=([\d.]+)', (ROOT / f"packages/{name}/pyproject.toml").read_text())
+    versions = [f"{package}=={version}" for package, version in declared]
+    session.run_install("uv", "pip", "install", "--quiet", f"--python={session.virtualenv.location}", *versions)
+    slow = ("test_kills.py", "test_cookbook.py", "test_docs.py", "test_side_by_side.py")  # the others ask the same of a version
+    pytest(session, f"tests/{name}", "-n", "auto", *(f"--ignore=tests/{name}/{file}" for file in slow))
 
 
-@nox.session(python=PYTHON, name="llamaindex-newest-pydantic", tags=["adapters"])
+for _name in ("crewai", "langgraph"):
+    nox.session(oldest, python=PYTHON, name=f"{_name}-oldest", default=False)
+
+
+@nox.session(python=PYTHON, name="llamaindex-newest-pydantic", default=False)
 def llamaindex_newest_pydantic(session: nox.Session) -> None:
     """Run the LlamaIndex adapter's tests on the pydantic that breaks LlamaIndex's own record of chat memory."""
     sync(session, "test", "llamaindex")

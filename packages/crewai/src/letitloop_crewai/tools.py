@@ -100,6 +100,8 @@ def _hide_trusted(patches: Patches, tool: Any, policies: Policies, signature: Ca
     if hidden & schema.model_fields.keys():
         shown: Any = {name: (one.annotation, one) for name, one in schema.model_fields.items() if name not in hidden}
         patches.replace(tool, "args_schema", lambda _: create_model(schema.__name__, **shown))
+        patches.replace(tool, "description", lambda told: told.rpartition("Tool Description: ")[2])
+        tool._generate_description()  # early versions of 1.15 put the schema into the description
     return hidden
 
 
