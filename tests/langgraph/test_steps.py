@@ -70,6 +70,7 @@ def restarted(saver):
     room = saver.room
     saver.close()
     room._threads.clear()
+    room._known.clear()
 
 
 # --- places ------------------------------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ def restarted(saver):
     room = saver.room
     saver.close()
     room._threads.clear()
+    room._known.clear()
 
 
 def run(app, way, inputs, config=HERE, **more):

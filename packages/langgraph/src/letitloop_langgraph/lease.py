@@ -9,7 +9,6 @@ import atexit
 import threading
 import time
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from letitloop.errors import LogLocked
 from letitloop.runs.opening import ROOM as _RUNS
@@ -17,6 +16,8 @@ from letitloop.runs.opening import seal_key_from
 from letitloop.runs.records import GUARDED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from letitloop.store.protocol import Store
     from letitloop.wal.log import Log
     from letitloop.wal.recovery import View
@@ -32,8 +33,8 @@ IDLE = 1.0
 GLANCE = 0.25
 """Seconds for which a log that was opened to look at it stays open."""
 
-LIVE = 60.0
-"""Seconds for which a log stays open while a task that recorded steps has not ended."""
+LIVE = 15.0
+"""Seconds for which a log stays open while a task that recorded steps has not ended, or ended in a way that nobody tells."""
 
 _POLL = 0.01
 assert ROOM != _RUNS
@@ -46,6 +47,7 @@ class Lease:
         log: the open log; None while another process may have it.
         users: how many operations are under way that need it open.
         guard: held for whatever is done with the state of a thread, never during a sync.
+        patience: seconds to wait for another process.
     """
 
     def __init__(self, store: Store, name: str, *, sync: str, patience: float) -> None:
@@ -55,8 +57,9 @@ class Lease:
         self.users = 0
         self.guard = threading.RLock()
         self.closed_at = 0.0
+        self.patience = patience
+        self.owner: Callable[[], object] = type(None)  # a weak reference to what has to live as long as the log is open
         self._sync = sync
-        self._patience = patience
         self._until = 0.0
 
     # --- what a thread does when its log comes and goes --------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class Lease:
         return self.store.view_log(ROOM, self.name)
 
     def _open(self, *, create: bool, wait: bool) -> Log:
-        deadline = time.monotonic() + (self._patience if wait else 0.0)
+        deadline = time.monotonic() + (self.patience if wait else 0.0)
         while True:
             try:
                 log = self.store.open_log(
@@ -133,7 +136,7 @@ class Lease:
                         raise
                     raise LogLocked(
                         f"thread log {self.name} is held by process {exc.pid or '(unknown)'}, and was not given back for "
-                        f"{self._patience:g} seconds: a step or an effect of this thread is under way there. Nothing was run or "
+                        f"{self.patience:g} seconds: a step or an effect of this thread is under way there. Nothing was run or "
                         "recorded here. Wait for it to end, or give the saver more patience (patience=).",
                         path=exc.path,
                         pid=exc.pid,
@@ -188,13 +191,13 @@ class _Closer:
     """Closes idle leases, on a thread of its own while there are any."""
 
     def __init__(self) -> None:
-        self._open: WeakSet[Lease] = WeakSet()
+        self._open: dict[Lease, object] = {}  # with its owner, so that the next saver of the store finds it
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def watch(self, lease: Lease) -> None:
         with self._guard:
-            self._open.add(lease)
+            self._open[lease] = lease.owner()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="letitloop-idle", daemon=True)
                 self._thread.start()
@@ -209,7 +212,7 @@ class _Closer:
                     closed = lease.log is None
                 if closed:
                     with self._guard:
-                        self._open.discard(lease)
+                        self._open.pop(lease, None)
             with self._guard:
                 if not self._open:
                     self._thread = None
@@ -227,6 +230,8 @@ class _Closer:
                 pass
 
     def forked(self) -> None:
+        for lease in list(self._open):
+            lease.forked()
         self.__init__()  # type: ignore[misc]  # its thread does not exist here
 
 

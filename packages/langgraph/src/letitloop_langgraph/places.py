@@ -225,6 +225,7 @@ class ThreadRun(Run):
         halted = bubbling(halted)
         if place is not None and place.halted is None:
             place.halted = halted
+            place.live = False  # nothing more is executed in it, and the thread may be another process's
         return halted
 
     def halt(self, halted: Halt) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from letitloop.codecs import default_codecs
 from letitloop.runs.records import START, as_fields
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Room", "room_of"]
 
 _KEPT = 256
-"""How many threads' indexes stay in memory while their logs are closed."""
+"""How many threads' indexes stay in memory although their logs were closed long ago."""
 
 
 class Room:
@@ -35,6 +36,7 @@ class Room:
         self._sync = sync
         self._patience = patience
         self._threads: dict[str, Thread] = {}
+        self._known: WeakValueDictionary[str, Thread] = WeakValueDictionary()  # those that somebody still holds as well
         self._guard = threading.Lock()
 
     def thread(self, thread_id: str) -> Thread:
@@ -42,13 +44,20 @@ class Room:
         with self._guard:
             thread = self._threads.get(thread_id)
             if thread is None:
+                thread = self._known.get(thread_id)
+                if thread is None:
+                    thread = Thread(self.store, thread_id, sync=self._sync, patience=self._patience)
+                    thread.owner = ref(self)
+                    self._known[thread_id] = thread
                 if len(self._threads) >= _KEPT:
                     self._let_go()
-                thread = self._threads[thread_id] = Thread(self.store, thread_id, sync=self._sync, patience=self._patience)
+                self._threads[thread_id] = thread
             return thread
 
     def _let_go(self) -> None:
-        closed = [one for one in self._threads.values() if one.log is None and not one.users and not one.busy()]
+        """Forget threads that were closed so long ago that no graph is under way in them."""
+        before = time.monotonic() - lease.LIVE
+        closed = [one for one in self._threads.values() if one.log is None and not one.users and 0.0 < one.closed_at < before]
         closed.sort(key=lambda one: one.closed_at)
         for one in closed[: max(1, len(self._threads) - _KEPT // 2)]:
             del self._threads[one.id]

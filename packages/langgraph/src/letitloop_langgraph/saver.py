@@ -494,8 +494,14 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
 
 async def _enter(thread: Thread) -> None:
     """Enter a thread without keeping the event loop waiting for its log to be opened."""
-    if thread.try_enter() is None:
-        await asyncio.to_thread(thread.enter)
+    if thread.try_enter() is not None:
+        return
+    entering = asyncio.ensure_future(asyncio.to_thread(thread.enter))
+    try:
+        await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        entering.add_done_callback(lambda done: thread.leave() if not done.cancelled() and done.exception() is None else None)
+        raise
 
 
 def _of_runs(contents: Contents, digests: Collection[bytes]) -> Collection[tuple[str, str]]:

@@ -28,7 +28,7 @@ from letitloop_langgraph.serde import TAG, CodecSerializer, items_of
 from letitloop_langgraph.values import Grown, Items, Kept, Newest, Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -64,6 +64,13 @@ class _Recent:
 
     def add(self, channel: str, path: str, task: str, index: int, tag: str, body: bytes) -> None:
         self.by_channel.setdefault(channel, []).append((path, task, index, tag, body))
+
+    def of(self, tasks: Collection[str]) -> _Recent:
+        """Return those of some tasks."""
+        found = _Recent()
+        for channel, writes in self.by_channel.items():
+            found.by_channel[channel] = [write for write in writes if write[1] in tasks]
+        return found
 
     def sorted(self, channel: str) -> list[tuple[str, str, int, str, bytes]]:
         return sorted(self.by_channel.get(channel, ()), key=lambda write: writes_sort_key(write[0], write[1], write[2]))
@@ -153,6 +160,7 @@ class Thread(Lease):
             self.index.load(entries, read)
             self._grown.clear()
             self._kept.clear()
+            self._recent.clear()
         self._loaded = (uuid, entries)
         for ns, of_ns in self.index.checkpoints.items():
             fresh = [identity for identity in of_ns if identity not in before.get(ns, ())]
@@ -174,8 +182,9 @@ class Thread(Lease):
 
     def forked(self) -> None:
         """Start anew in the child of a fork."""
-        store, sync, patience = self.store, self._sync, self._patience
+        store, sync, patience, owner = self.store, self._sync, self.patience, self.owner
         self.__init__(store, self.id, sync=sync, patience=patience)  # type: ignore[misc]  # all of it is the parent's
+        self.owner = owner
 
     # --- writing -------------------------------------------------------------------------------------------------------------
 
@@ -264,6 +273,8 @@ class Thread(Lease):
         values: Mapping[str, Any] = checkpoint["channel_values"]
         versions: Mapping[str, Any] = checkpoint["channel_versions"]
         recent = self._recent.get((ns, parent or ""))
+        if recent is not None:  # what was deleted meanwhile can be referred to no more
+            recent = recent.of({task for task, _, _ in self.index.writes.get((ns, parent or ""), ())})
         maker = _Forms(self, serde, ns, parent, recent)
         carried: list[list[Any]] = []
         forms: list[list[Any]] = []
