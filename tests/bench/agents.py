@@ -84,6 +84,12 @@ def autogen(bench: Bench) -> Iterator[Row]:
 
 
 def smolagents(bench: Bench) -> Iterator[Row]:
+    """An agent that calls tools, and one that does it by code."""
+    yield from _smolagents_calls(bench)
+    yield from _smolagents_code(bench)
+
+
+def _smolagents_calls(bench: Bench) -> Iterator[Row]:
     """A ToolCallingAgent of 300 steps with a tool call each."""
     from smolagents import Tool, ToolCallingAgent
     from smolagents.models import ChatMessage, ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole, Model
@@ -114,6 +120,37 @@ def smolagents(bench: Bench) -> Iterator[Row]:
         assert agent.run("Go.") == "done"
 
     yield from _judged(bench, "smolagents", drive)
+
+
+def _smolagents_code(bench: Bench) -> Iterator[Row]:
+    """A CodeAgent of 300 steps, each of which calls a tool and puts what it said into a list."""
+    from smolagents import CodeAgent, Tool
+    from smolagents.models import ChatMessage, MessageRole, Model
+
+    from letitloop.adapters.smolagents import durable_agent
+
+    class Scripted(Model):  # type: ignore[misc]  # as above
+        def generate(self, messages: Any, **_: Any) -> Any:
+            n = sum(message.role == MessageRole.ASSISTANT for message in messages)
+            code = "rows = []" if not n else f"rows.append(look(number={n}))" if n < CALLS else "final_answer(len(rows))"
+            return ChatMessage(role=MessageRole.ASSISTANT, content=f"{SAID}\n<code>\n{code}\n</code>")
+
+    class Look(Tool):  # type: ignore[misc]  # as above
+        name = "look"
+        description = "Looks something up."
+        inputs = {"number": {"type": "integer", "description": "what"}}  # noqa: RUF012 - as smolagents wants it
+        output_type = "string"
+
+        def forward(self, number: int) -> str:
+            return f"{number}: {SAID}"
+
+    def drive(store: Path | None) -> None:
+        agent: Any = CodeAgent(tools=[Look()], model=Scripted(), max_steps=CALLS + 1, verbosity_level=-1)
+        if store is not None:
+            agent = durable_agent(agent, session_id="bench", store=str(store))
+        assert agent.run("Go.") == CALLS - 1
+
+    yield from _judged(bench, "smolagents, code", drive)
 
 
 def _judged(bench: Bench, framework: str, drive: Drive) -> Iterator[Row]:

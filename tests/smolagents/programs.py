@@ -7,8 +7,9 @@ import warnings
 
 from smolagents import CodeAgent, ToolCallingAgent
 
-from letitloop import effect
+from letitloop import Ledger, UnknownOutcome, effect
 from letitloop.adapters.smolagents import SmolagentsWALCallback
+from letitloop.store.directory import resolve_store
 from letitloop.testing import CallLog
 from tests.effects.bank import Bank
 from tests.smolagents.scripted import Pay, Probe, Script, Streaming, calls, code
@@ -176,6 +177,73 @@ def managed_agent(evidence):
         **QUIET,
     )
     return str(agent.run("delegate")), told(agent), told(helper), helper.python_executor.state["found"], paid(evidence)
+
+
+def parallel_managed_agent(evidence):
+    """A managed agent that answers with several calls at once, and is one of several calls itself."""
+    log = CallLog(evidence)
+    helper = ToolCallingAgent(
+        tools=[Probe(log, name="search"), Pay()],
+        model=Script(
+            [
+                calls(("1", "search", {"what": "x"}), ("2", "pay", {"number": "d-1", "amount": 1}), ("3", "search", {"what": "y"})),
+                calls(("4", "final_answer", {"answer": "found"})),
+            ],
+            log,
+            name="helper",
+        ),
+        name="helper",
+        description="It helps.",
+        max_tool_threads=3,
+        **QUIET,
+    )
+    agent = ToolCallingAgent(
+        tools=[Probe(log)],
+        managed_agents=[helper],
+        model=Script(
+            [
+                calls(("1", "helper", {"task": "find"}), ("2", "probe", {"what": "beside"})),
+                calls(("3", "final_answer", {"answer": "all found"})),
+            ],
+            log,
+        ),
+        step_callbacks=[SmolagentsWALCallback(session_id="parallel", tools=paying(evidence))],
+        **QUIET,
+    )
+    return str(agent.run("delegate")), told(agent), told(helper), paid(evidence)
+
+
+OVER_A_SET = """
+for number in set(["e-1", "e-2", "e-3"]):
+    pay(number=number, amount=1)
+paid = probe(what="paid")
+"""
+
+
+def unknown_agent(evidence):
+    """A bank that tells nothing about a payment in flight: a person looks, says what happened, and the agent goes on."""
+    ledger = Ledger(store=resolve_store(None))
+    while True:
+        log = CallLog(evidence)
+        bank = Bank(str(evidence / "bank"), "opaque")
+        callback = SmolagentsWALCallback(session_id="unknown", tools={"pay": effect(key="invoice/{number}", provider=bank)})
+        agent = CodeAgent(
+            tools=[Probe(log), Pay()],
+            model=Script(map(code, [OVER_A_SET, "final_answer(paid)"]), log),
+            step_callbacks=[callback],
+            **QUIET,
+        )
+        try:
+            result = agent.run("pay")
+        except UnknownOutcome as open_:
+            callback.close()
+            done = any(open_.key.endswith(f"/{one['arguments']['number']}") for one in bank.done())
+            said_so = {"outcome": "succeeded" if done else "failed", "evidence": "the bank's books", "by": "Ada"}
+            ledger.resolve(open_.namespace, open_.key, result={"moved": 1} if done else None, **said_so)
+            if not done:
+                ledger.retry_failed(open_.namespace, open_.key, by="human Ada")
+        else:
+            return result, told(agent), sorted(str(one["arguments"]) for one in bank.done())
 
 
 def streaming_agent(evidence):

@@ -84,8 +84,8 @@ def test_the_class_is_patched_once():
 
 
 def test_wrapping_twice_changes_nothing():
-    probe = Probe()
-    agent, model = code_agent(["final_answer(probe(what=1))"], [probe])
+    probe, model = Probe(), Script([code("final_answer(probe(what=1))")])
+    agent = CodeAgent(tools=[probe], model=model, **QUIET)
     callback = SmolagentsWALCallback(session_id="twice")
     assert callback.bind(agent) is agent
     inside = agent.model, agent.python_executor, agent.tools["probe"], agent.run
@@ -126,7 +126,7 @@ def test_unwrap_takes_the_callback_away():
 
 
 def test_a_wrapped_agent_passes_for_what_it_is():
-    agent, _ = code_agent(["final_answer(1)"], [Probe()])
+    agent, _ = code_agent(["final_answer(1)"], [Probe()], session="kinds")
     stock = CodeAgent(tools=[Probe()], model=Script([]), **QUIET)
     durable_agent(agent, session_id="kinds")
     assert isinstance(agent.model, Script)
@@ -137,7 +137,7 @@ def test_a_wrapped_agent_passes_for_what_it_is():
     assert agent.model.temperature == 3
     assert isinstance(agent.tools["probe"], Probe)
     assert agent.system_prompt == stock.system_prompt
-    streaming, _ = code_agent(["final_answer(1)"], model=Streaming)
+    streaming, _ = code_agent(["final_answer(1)"], model=Streaming, session="kinds-2")
     durable_agent(streaming, session_id="kinds-2")
     assert hasattr(streaming.model, "generate_stream")
 
@@ -154,9 +154,183 @@ def double(n: int) -> int:
 
 def test_to_dict_still_works():
     stock = CodeAgent(tools=[double], model=Script([]), **QUIET).to_dict()
-    agent, _ = code_agent([], [double])
+    agent, _ = code_agent([], [double], session="to_dict")
     durable_agent(agent, session_id="to_dict")
     assert agent.to_dict() == stock
+
+
+@pytest.mark.parametrize("way", ["callback", "bound"])
+def test_a_class_with_a_run_of_its_own(next_life, way):
+    class Brief(CodeAgent):
+        prepared = 0
+
+        def run(self, task, **kwargs):
+            Brief.prepared += 1
+            return super().run(f"Be brief. {task}", **kwargs)
+
+    for life in range(2):
+        callback = SmolagentsWALCallback(session_id="brief")
+        agent = Brief(
+            tools=[], model=Script([code("final_answer(1)")]), step_callbacks=[callback] if way == "callback" else [], **QUIET
+        )
+        if way == "bound":
+            durable_agent(agent, session_id="brief")
+        for n in (1, 2):
+            assert agent.run("go") == 1
+            assert agent.memory.steps[0].task == "Be brief. go"
+            assert Brief.prepared == 2 * life + n
+        assert len(agent.model.asked) == (0 if life else 2)
+        next_life()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tools": {"probe": "rerun"}}, "tools"),
+        ({"default": "rerun"}, "default"),
+        ({"on_change": "reuse"}, "on_change"),
+        ({"agent_name": "another"}, "agent_name"),
+        ({"store": "memory:another"}, "store"),
+        ({"session_id": "another"}, "another callback"),
+    ],
+)
+@pytest.mark.parametrize("way", ["callback", "bound"])
+def test_wrapping_again_otherwise_is_refused(way, options, named):
+    policies = {"probe": effect(key="probe/{what}")}
+    callback = SmolagentsWALCallback(session_id="again", tools=policies)
+    agent = CodeAgent(tools=[Probe()], model=Script([]), step_callbacks=[callback] if way == "callback" else [], **QUIET)
+    if way == "bound":
+        durable_agent(agent, session_id="again", tools=policies)
+    inside = agent.model
+    with pytest.raises(InvalidArgument, match=named if options.keys() != {"session_id"} else "unwrap"):
+        durable_agent(agent, **{"session_id": "again", **options})
+    assert agent.model is inside
+    assert durable_agent(agent, session_id="again", tools={"probe": effect(key="probe/{what}")}) is agent
+
+
+def test_a_managed_agent_that_is_bound_otherwise_is_refused():
+    helper = CodeAgent(tools=[Probe()], model=Script([]), name="helper", description="helps", **QUIET)
+    durable_agent(helper, session_id="helper", tools={"probe": "rerun"})
+    agent = CodeAgent(tools=[], model=Script([]), managed_agents=[helper], **QUIET)
+    with pytest.raises(InvalidArgument, match="helper"):
+        durable_agent(agent, session_id="its manager")
+
+
+def test_a_policy_for_no_tool_is_refused():
+    helper = CodeAgent(tools=[Probe()], model=Script([]), name="helper", description="helps", **QUIET)
+    agent = CodeAgent(tools=[double], model=Script([]), managed_agents=[helper], **QUIET)
+    with pytest.raises(InvalidArgument, match=r"'probes'.*double, final_answer, probe, python_interpreter"):
+        durable_agent(agent, session_id="names", tools={"probes": "rerun"})
+    durable_agent(agent, session_id="names", tools={"probe": "rerun", "double": "rerun", "python_interpreter": "record"})
+    agent, model = code_agent(["final_answer(1)"], policies={"probes": "rerun"})
+    with pytest.raises(InvalidArgument, match="'probes'"):
+        agent.run("go")
+    assert model.asked == []
+
+
+def test_two_threads_in_one_session_are_refused():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(what):
+        inside.set()
+        go_on.wait()
+        return what
+
+    first, _ = code_agent(["final_answer(probe(what=1))"], [Probe(answer=wait)], session="one session")
+    second, model = code_agent(["final_answer(2)"], session="one session")
+    results = []
+    thread = threading.Thread(target=lambda: results.append(first.run("go")))
+    thread.start()
+    inside.wait()
+    try:
+        with pytest.raises(InvalidArgument, match="another thread"):
+            second.run("go")
+    finally:
+        go_on.set()
+        thread.join()
+    assert (results, model.asked) == ([1], [])
+    assert second.run("go") == 2
+
+
+def test_an_agent_that_a_tool_runs_in_the_same_session(next_life):
+    for asked in (1, 0):
+        inner, model = code_agent(["final_answer(2)"], session="one session", options={"agent_name": "inner"})
+        outer, _ = code_agent(
+            ["final_answer(probe(what=1))"],
+            [Probe(answer=lambda what, inner=inner: inner.run("inside"))],
+            session="one session",
+            policies={"probe": "rerun"},
+            max_steps=2,
+        )
+        assert outer.run("go") == 2
+        assert len(model.asked) == asked
+        next_life()
+
+
+def test_code_may_call_in_another_order_next_time(next_life):
+    """As over a set, whose order is another one in each process."""
+    steps = ["found = []\nfor one in order(what=1):\n    found.append(probe(what=one))\nfinal_answer(found)"]
+    switch = {"on": True}
+
+    def look(what):
+        if switch["on"] and what == "c":
+            raise Died
+        return f"<{what}>"
+
+    probe = Probe(answer=look)
+    for order in ("abcda", "daabc"):
+        tools = [probe, Probe(answer=lambda what, order=order: list(order), name="order")]
+        agent, _ = code_agent(steps, tools, policies={"order": "rerun"})
+        if switch["on"]:
+            with pytest.raises(Died):
+                agent.run("go")
+            switch["on"] = False
+        else:
+            assert agent.run("go") == [f"<{one}>" for one in order]
+        next_life()
+    assert probe.seen == ["a", "b", "c", "d", "a", "c"]
+
+
+def test_code_may_call_managed_agents_in_another_order(next_life):
+    switch = {"on": True}
+    asked = []
+    for order in ("ab", "ba", "ab"):
+        model = Script([code("final_answer(1)")])
+        helper = CodeAgent(tools=[], model=model, name="helper", description="helps", provide_run_summary=False, **QUIET)
+        agent, _ = code_agent(
+            ["for one in order(what=1):\n    helper(task=one)\ndie(what=1)\nfinal_answer(2)"],
+            [Probe(answer=lambda what, order=order: list(order), name="order"), DyingOnce(switch)],
+            managed_agents=[helper],
+            policies={"order": "rerun"},
+        )
+        if switch["on"]:
+            with pytest.raises(Died):
+                agent.run("go")
+            switch["on"] = False
+        else:
+            assert agent.run("go") == 2
+        asked.append(len(model.asked))
+        next_life()
+    assert asked == [2, 0, 0]
+
+
+def test_code_that_asks_something_else_when_it_is_executed_again_is_told(next_life):
+    steps = ["x = probe(what=clock(what=1))\ndie(what=1)\nfinal_answer(x)"]
+    switch = {"on": True}
+
+    def life(now, **options):
+        tools = [Probe(), DyingOnce(switch), Probe(answer=lambda what: now, name="clock")]
+        return code_agent(steps, tools, policies={"clock": "rerun"}, options=options)[0]
+
+    with pytest.raises(Died):
+        life(1).run("go")
+    switch["on"] = False
+    next_life()
+    with pytest.raises(StepChanged, match="tool probe") as caught:
+        life(2).run("go")
+    assert caught.value.arguments == ("code",)
+    next_life()
+    assert life(2, on_change="rerun").run("go") == "<2>"
 
 
 def test_a_tool_object_that_two_agents_share(next_life):
@@ -772,11 +946,23 @@ def test_compatibility_words(tmp_path, next_life):
     assert os.listdir(tmp_path / "wal" / "runs")
     next_life()
     agent, model = code_agent(["final_answer(1)"], options=options)
-    with pytest.raises(InvalidArgument, match="restore_agent_memory"):
-        agent.run("go")
+    assert agent.run("go") == 1
+    assert len(model.asked) == 1  # a new log: the earlier one is left as it is
+    assert len(list((tmp_path / "wal" / "runs").glob("*.wal"))) == 2
+    next_life()
+    options["auto_resume"] = True
+    agent, model = code_agent(["final_answer(1)"], options=options)
+    assert agent.run("go") == 1
+    next_life()
+    options["auto_resume"] = False
+    agent, model = code_agent(["final_answer(1)"], options=options)
     assert restore_agent_memory(agent) > 2
     assert agent.run("go") == 1
     assert model.asked == []
+    bare = CodeAgent(tools=[], model=Script([code("final_answer(1)")]), **QUIET)
+    durable_agent(bare, session_id="agent", wal_dir=str(tmp_path / "wal"), auto_resume=True, agent_name="named")
+    assert bare.run("go") == 1
+    assert len(bare.model.asked) == 1
     with pytest.raises(InvalidArgument, match="wal_dir"):
         SmolagentsWALCallback(session_id="x", store="memory:", wal_dir="y")
 

@@ -23,6 +23,8 @@ SAMPLE = None if os.environ.get("SWEEP") == "all" else 12
         ("tool_agent", 3),
         ("planning_agent", 1),
         ("managed_agent", 1),
+        ("parallel_managed_agent", 3),
+        ("unknown_agent", 1),
         ("streaming_agent", 1),
         ("several_runs", 1),
     ],

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
+import re
 
 import numpy
 import pandas
 import pytest
-from smolagents import CodeAgent
+from smolagents import CodeAgent, LocalPythonExecutor
 
 from letitloop import StepChanged, UnknownOutcome
-from letitloop.adapters.smolagents import SmolagentsWALCallback
+from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent
+from letitloop.codecs import default_codecs
+from letitloop_smolagents._deciding import decide
+from letitloop_smolagents._growth import Graphs
 from tests.smolagents.conftest import Died
 from tests.smolagents.scripted import Probe, Script, code
 
@@ -116,6 +122,59 @@ def test_variables_come_back(next_life, first, last, expected):
     assert result == expected
 
 
+# what several steps do, what the last one does after a crash, and what that comes to: iterators, views and bound methods share
+# objects with variables, and are moved on from behind containers, functions and base classes
+SHARED = [
+    (["rows = [1]\nit = iter(rows)", "rows.append(2)"], "final_answer(list(it))", [1, 2]),
+    (["d = {'a': 1}\npairs = d.items()", "d['b'] = 2"], "final_answer(sorted(pairs))", [("a", 1), ("b", 2)]),
+    (["d = {'a': 1}\nk = d.keys()", "d['b'] = 2"], "final_answer(list(k))", ["a", "b"]),
+    (["rows = []\nadd = rows.append", "rows.append(1)"], "add(2)\nfinal_answer(rows)", [1, 2]),
+    (["xs = [1, 2]\nsquares = map(lambda v: v * v, xs)", "xs.append(3)"], "final_answer(list(squares))", [1, 4, 9]),
+    (["import queue\nq = queue.Queue()\njob = ['a']\nq.put(job)", "job.append('b')"], "final_answer(q.get())", ["a", "b"]),
+    (["ns = [1]\ng = (n for n in ns)", "ns.append(2)"], "final_answer(list(g))", [1, 2]),
+    (
+        [
+            "class P:\n    def __init__(self):\n        self.n = 0\n    def up(self):\n        self.n += 1\np = P()\nm = p.up",
+            "p.up()",
+        ],
+        "m()\nfinal_answer(p.n)",
+        2,
+    ),
+    (
+        ["g = (n for n in [10, 20, 30])\ndef nx():\n    return next(g)\nfs = [nx]", "a = fs[0]()"],
+        "final_answer([a, fs[0]()])",
+        [10, 20],
+    ),
+    (
+        [
+            "g = (n for n in [10, 20])\nclass A:\n    def nx(self):\n        return next(g)\nclass B(A):\n    pass\nb = B()",
+            "a = b.nx()",
+        ],
+        "final_answer([a, b.nx()])",
+        [10, 20],
+    ),
+    (["its = [iter([1, 2, 3])]", "x = next(its[0])", "h = {'i': its}\ny = next(h['i'][0])"], "final_answer(next(its[0]))", 3),
+    (["counter = iter([1, 2, 3])", "x = next(countr)"], "final_answer(next(counter))", 2),  # a similar name is taken for it
+    (["from collections import namedtuple\nP = namedtuple('P', 'x y')\np = P(1, [2])"], "final_answer(p == P(1, [2]))", True),
+    (["from collections import namedtuple\nP = namedtuple('P', 'x y', defaults=[7])"], "final_answer(P(1).y)", 7),
+    (["import random\nr = {'r': random}\na = r['r'].random()"], "final_answer(0 < a < 1)", True),
+    (["many = [probe]\nmany"], "final_answer(many[0](what='a'))", "<a>"),
+    (["probe"], "final_answer(1)", 1),
+]
+
+
+@pytest.mark.parametrize(("steps", "last", "expected"), SHARED)
+def test_what_shares_objects_with_variables_comes_back(next_life, steps, last, expected):
+    steps = [*steps, f"die(what=1)\n{last}"]
+    agent, *_ = agent_of(steps, dies=True)
+    with pytest.raises(Died):
+        agent.run("go")
+    next_life()
+    agent, model, _ = agent_of(steps)
+    assert agent.run("go") == expected
+    assert model.asked == []
+
+
 def test_random_and_time_are_those_of_the_first_life(next_life):
     result, before, _ = resumed(
         next_life,
@@ -192,6 +251,21 @@ def test_views_of_one_array_share_its_memory(next_life):
     assert result == 7.0
 
 
+def test_objects_in_an_array_are_those_of_the_variables(next_life):
+    steps = [
+        "import numpy\nxs = [1]\na = numpy.array([xs, None], dtype='O')",
+        "xs.append(2)",
+        "die(what=1)\nfinal_answer([a[0], a[0] is xs])",
+    ]
+    options = {"additional_authorized_imports": ["numpy"], "policies": {"python_interpreter": "record"}}
+    agent, *_ = agent_of(steps, dies=True, **options)
+    with pytest.raises(Died):
+        agent.run("go")
+    next_life()
+    agent, *_ = agent_of(steps, **options)
+    assert agent.run("go") == [[1, 2], True]
+
+
 # --- code that reaches outside other than by tools ---------------------------------------------------------------------------
 
 OUTSIDE = {"additional_authorized_imports": ["pathlib"]}
@@ -249,7 +323,8 @@ def test_counter_of_the_standard_library_is_itself(next_life):
 def test_what_is_on_record_imports_only_what_the_agent_may_import():
     from smolagents.local_python_executor import InterpreterError
 
-    from letitloop_smolagents._graph import Thawer, World
+    from letitloop_smolagents._graph import Thawer
+    from letitloop_smolagents._world import World
 
     world = World({}, {}, {}, ["math"])
     assert Thawer(world, [["attr", "math", "sqrt"]]).value([0])(9) == 3
@@ -258,6 +333,271 @@ def test_what_is_on_record_imports_only_what_the_agent_may_import():
             Thawer(world, [node]).value([0])
     with pytest.raises(KeyError):
         Thawer(world, [["builtin", "eval"]]).value([0])
+
+
+BASE_CLASS = "class A:\n    def go(self):\n        save()\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "called"),
+    [
+        ("", "save()"),
+        ("fs = [save]", "fs[0]()"),
+        ("h = {'s': save}", "h['s']()"),
+        (f"{BASE_CLASS}a = A()", "a.go()"),
+        (f"{BASE_CLASS}class B(A):\n    pass\na = B()", "a.go()"),
+        (f"{BASE_CLASS}many = [A()]", "many[0].go()"),
+        (f"{BASE_CLASS}m = A().go", "m()"),
+        ("class A:\n    pass\na = A()\na.f = save", "a.f()"),
+        ("class A:\n    pass\na = A()\na.b = A()\na.b.f = save", "a.b.f()"),
+        ("def outer():\n    kept = save\n    def inner():\n        kept()\n    return inner\nf = outer()", "f()"),
+        ("each = map(lambda n: save(), [1])", "list(each)"),
+        ("each = (save() for n in [1])", "list(each)"),
+        ("saver = save", "saver()"),
+    ],
+)
+def test_code_that_reaches_outside_from_behind_something(next_life, tmp_path, made, called):
+    target = tmp_path / "outside"
+    save = f"import pathlib\ndef save():\n    with pathlib.Path({str(target)!r}).open('a') as f:\n        f.write('x')\n{made}"
+    steps = [save, f"{called}\ndie(what=1)\nfinal_answer(1)"]
+    agent, *_ = agent_of(steps, dies=True, **OUTSIDE)
+    with pytest.raises(Died):
+        agent.run("go")
+    next_life()
+    agent, model, _ = agent_of(steps, **OUTSIDE)
+    with pytest.raises(UnknownOutcome, match="pathlib"):
+        agent.run("go")
+    assert model.asked == []
+    assert target.read_text() == "x"
+
+
+SENT = []
+
+
+class Sender:
+    def send(self):
+        SENT.append(1)
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+
+    def send(self):
+        SENT.append(self.number)
+
+
+def send():
+    SENT.append(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [
+        (send, "v()"),
+        (lambda: send(), "v()"),
+        (Sender().send, "v()"),
+        (Sender(), "v.send()"),
+        ([Sender()], "v[0].send()"),
+        ({"s": send}, "v['s']()"),
+        (functools.partial(send), "v()"),
+        (Order(1), "v.send()"),
+        ([Order(1)], "getattr(v[0], 'send')()"),
+    ],
+)
+def test_what_the_agent_is_given_reaches_outside(next_life, given, called):
+    SENT.clear()
+    steps = [f"m = v\n{called.replace('v', 'm', 1)}\ndie(what=1)\nfinal_answer(1)"]
+    agent, *_ = agent_of(steps, dies=True)
+    with pytest.raises(Died):
+        agent.run("go", additional_args={"v": given})
+    next_life()
+    agent, *_ = agent_of(steps)
+    with pytest.raises(UnknownOutcome, match=r"outside other than by tools \((tests|Order)"):
+        agent.run("go", additional_args={"v": given})
+    assert SENT == [1]
+
+
+def test_data_reaches_nothing(next_life):
+    steps = ["n = order.number\nprint(order)\ndie(what=1)\nfinal_answer(n)"]
+    for dies in (True, False):
+        agent, *_ = agent_of(steps, dies=dies)
+        if dies:
+            with pytest.raises(Died):
+                agent.run("go", additional_args={"order": Order(3)})
+            next_life()
+        else:
+            assert agent.run("go", additional_args={"order": Order(3)}) == 3
+
+
+HARMLESS = [
+    """
+import re
+from datetime import datetime, timedelta, timezone
+found = [re.sub("a", "b", one) for one in re.search(r"(\\w+)", "aa b").group(1)]
+x = (datetime.now(timezone.utc) - timedelta(days=2)).strftime("%Y")
+""",
+    """
+import collections, itertools, statistics, math, random, queue, unicodedata, time
+r = random.Random(3)
+q = queue.PriorityQueue()
+q.put((statistics.mean([1, 2]), unicodedata.normalize("NFC", "a")))
+x = [collections.Counter("aab").most_common(1), list(itertools.chain([1], [2])), r.choice([1, 2]), time.perf_counter()]
+groups = itertools.groupby([1, 1, 2])
+""",
+    """
+from random import shuffle
+from itertools import product as pairs_of
+rows = [{"a": 1}, {"a": 0}]
+rows.sort(key=lambda row: row["a"])
+shuffle(rows)
+x = sum(row["a"] for row in rows) + len(list(pairs_of([1], [2]))) + max(map(lambda row: row["a"], rows))
+""",
+    """
+class Sum:
+    total = 0
+    def __init__(self, n):
+        self.n = n
+    def __str__(self):
+        return f"S{self.n}"
+def apply(f, one):
+    return f(one)
+try:
+    raise KeyError("q")
+except KeyError as e:
+    kept = e
+x = [str(Sum(1)), apply(str, 2), {"up": str.upper}["up"]("a"), getattr("A", "lower")(), apply(probe, 3)]
+""",
+    """
+from collections import namedtuple, ChainMap, deque
+P = namedtuple("P", "a b")
+chain = ChainMap({"a": 1})
+x = [P(1, 2)._replace(a=3)._asdict(), chain["a"], deque([1], maxlen=3)]
+""",
+]
+
+
+@pytest.mark.parametrize("first", HARMLESS)
+def test_what_needs_no_policy(next_life, first):
+    everything = "\n".join(
+        f"{name} = {name}" for name in ("rows", "r", "q", "groups", "kept", "chain") if re.search(rf"\b{name} = ", first)
+    )
+    result, before, _ = resumed(next_life, first, f"{everything}\nfinal_answer(x)")
+    assert result == before["x"]
+
+
+def test_a_part_of_a_tool_reaches_outside(next_life):
+    seen = []
+    steps = ["probe.answer(1)\ndie(what=1)\nfinal_answer(1)"]
+    for dies in (True, False):
+        agent, *_ = agent_of(steps, dies=dies, answer=seen.append)
+        with pytest.raises(Died if dies else UnknownOutcome):
+            agent.run("go")
+        next_life()
+    assert seen == [1]
+
+
+def test_another_name_of_an_added_function(next_life):
+    SENT.clear()
+    steps = ["e = emit", "e()\ndie(what=1)\nfinal_answer(1)"]
+    for dies in (True, False):
+        executor = LocalPythonExecutor([], additional_functions={"emit": send})
+        agent, *_ = agent_of(steps, dies=dies, executor=executor)
+        with pytest.raises(Died if dies else UnknownOutcome):
+            agent.run("go")
+        next_life()
+    assert SENT == [1]
+
+
+def test_what_a_tool_hands_over_reaches_outside(next_life):
+    SENT.clear()
+
+    class Connect(Probe):
+        def forward(self, what):
+            return Sender()
+
+    steps = ["c = connect(what=1)\nc.send()\ndie(what=1)\nfinal_answer(1)"]
+    for dies in (True, False):
+        agent, *_ = agent_of(steps, [Connect(name="connect")], dies=dies, policies={"connect": "rerun"})
+        with pytest.raises(Died if dies else UnknownOutcome):
+            agent.run("go")
+        next_life()
+    assert SENT == [1]
+
+
+# --- what is done about a code step -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("past", "outside", "opaque", "policy", "decision"),
+    [
+        ("new", True, True, None, "execute"),
+        ("under way", False, False, None, "execute"),
+        ("under way", True, False, None, "unknown"),
+        ("under way", True, False, "record", "execute"),
+        ("under way", True, False, "rerun", "execute"),
+        ("finished", True, False, None, "set"),
+        ("finished", True, False, "record", "set"),
+        ("finished", False, False, "rerun", "execute"),
+        ("finished", False, True, None, "execute"),
+        ("finished", True, True, None, "unknown"),
+        ("finished", True, True, "record", "execute"),
+        ("finished", True, True, "rerun", "execute"),
+    ],
+)
+def test_the_decision(past, outside, opaque, policy, decision):
+    assert decide(past, outside=outside, opaque=opaque, policy=policy) == decision
+
+
+# --- how much is recorded -----------------------------------------------------------------------------------------------------
+
+
+def log_size(tmp_path, steps):
+    agent, *_ = agent_of(steps, answer=lambda what: "r" * 200, max_steps=len(steps) + 1)
+    agent.step_callbacks._callbacks.clear()
+    durable_agent(agent, session_id="size", store=str(tmp_path))
+    agent.run("go")
+    return sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("begun", "grown"),
+    [
+        ("rows = []", "rows.append(probe(what='a'))"),
+        ("rows = []", "rows.append({'found': probe(what='a')})"),
+        ("rows = []", "rows = rows + [probe(what='a')]"),
+        ("found = {}", "found[len(found)] = [probe(what='a')]"),
+        ("text = ''", "text += probe(what='a')"),
+    ],
+)
+def test_what_grows_at_its_end_is_recorded_once(tmp_path, next_life, begun, grown):
+    # "rows + […]" and "text +=" are a step's value, which the model is shown and the record holds: that is as long as it is
+    sizes = []
+    for count in (10, 20, 40):
+        sizes.append(log_size(tmp_path / str(count), [begun, *[f"{grown}\nNone"] * count, "final_answer(1)"]))
+        next_life()
+    assert sizes[2] - sizes[1] < 2.3 * (sizes[1] - sizes[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([["list", [1, 2]]], [["list", [1, 2, 3]]]),
+        ([["list", [1, 2]]], [["list", [True, 2, 3]]]),
+        ([["list", [0.0]]], [["list", [-0.0, 1]]]),
+        ([["list", [float("nan")]]], [["list", [float("nan"), 1]]]),
+        ([["list", [[1], [2]]], ["list", []], ["dict", []]], [["list", [[1], [2]]], ["list", [5]], ["dict", [["k", 1]]]]),
+        ([["list", [1, 2]]], [["list", [1]]]),
+        ([["list", [[1]]], ["value", b"x"]], [["list", []]]),
+    ],
+)
+def test_a_graph_comes_back_from_what_it_has_more(before, after):
+    told, read = Graphs(), Graphs()
+    for nodes, text in ((before, "t" * 100), (after, "t" * 100 + "more"), (after, "another")):
+        packed = told.pack(nodes, {"s:a": [0], "s:text": text})
+        told.unpack(packed)
+        again = read.unpack(default_codecs.decode(default_codecs.encode(packed)))
+        assert default_codecs.encode(again) == default_codecs.encode((nodes, {"s:a": [0], "s:text": text}))
 
 
 NAMES = "abcdef"
@@ -288,6 +628,10 @@ def random_step(rng):
         f"{x} = next({y})",
         f"import random\n{x} = random.random()",
         f"{x} = set([{n}, {n + 1}])",
+        f"{x} = {y}.append",
+        f"{x} = {y}.items()",
+        f"{x} = map(keep, [{y}])",
+        f"{y}.append('{'long' * 20}')",
     ]
     return "\n".join(f"try:\n    {line}\nexcept Exception:\n    pass" for line in rng.sample(lines, 2)).replace(
         "    import random\n", "    import random\n    "
@@ -313,6 +657,10 @@ def shape(values):
             inside = [(key, told(one)) for key, one in value.items()]
         elif isinstance(value, set):
             inside = sorted(map(str, value))
+        elif hasattr(value, "__self__"):
+            inside = told(value.__self__)
+        elif isinstance(value, type({}.items())):
+            inside = [(key, told(one)) for key, one in value]
         else:
             inside = told(getattr(value, "__dict__", {}).get("content"))
         return [number, type(value).__name__, inside]

@@ -7,13 +7,15 @@ Keys of an agent's calls::
     run/code#3              what the code of an answer did
     run/turn#3/tool search  a tool that the third answer called
     run/turn#3/call 2/tool search        the second of several calls in one answer
-    run/turn#3/agent helper/model        a managed agent's model
+    run/turn#3/tool search 5f1c…         a tool that code called, with arguments of that digest: code may call in another order
+    run/turn#3/agent helper 9a02…/model  the model of a managed agent that code called
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,11 +27,12 @@ from letitloop.errors import InvalidArgument, StepChanged
 from letitloop.integration.leaves import leaf
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.patching import Patches
+from letitloop.runs.identity import base_of
 from letitloop_smolagents._driving import Nested, Outermost, Start, asked
 from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
 from letitloop_smolagents._framework import agents, memory
 from letitloop_smolagents._model import DurableModel, model_for
-from letitloop_smolagents._tools import STOCK, Member, stock_of, tool_for
+from letitloop_smolagents._tools import STOCK, Member, same_policies, same_policy, stock_of, tool_for
 from letitloop_smolagents._values import identity
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class Binding:
         context: the context of the thread that drives the agent, for tools that its code calls on another one.
         home: that thread.
         closed: finished code is being executed again: no tool may be called that it did not call.
+        at_class: the agent was bound by the class's wrapper, which drives its runs: a ``run`` of its own class stays around that.
         turns: how often the model was asked in the run under way.
         busy: a run is being driven at this moment.
         texts: the digests of the run's messages, by role and text.
@@ -79,6 +83,7 @@ class Binding:
         self.context: Context | None = None
         self.home = 0
         self.closed = False
+        self.at_class = False
         self.turns = 0
         self.busy = False
         self.texts: dict[tuple[Any, Any], bytes] = {}
@@ -97,7 +102,8 @@ class Binding:
         """Put the seams in, where they are not; called again before each run, for what was given to the agent since."""
         agent = self.agent
         agent.__dict__[_ATTRIBUTE] = self
-        self._patches.replace(agent, "run", self._make_run)
+        if not self.at_class:
+            self._patches.replace(agent, "run", self._make_run)
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
         if class_of(agent).write_memory_to_messages is agents.MultiStepAgent.write_memory_to_messages:
             self._patches.replace(agent, "write_memory_to_messages", self._make_write)
@@ -119,8 +125,20 @@ class Binding:
         if agent.final_answer_checks is not self._checks or agent.final_answer_checks is None:
             agent.final_answer_checks = self._checks = [self._make_check(check) for check in agent.final_answer_checks or ()]
         for member in agent.managed_agents.values():
-            if isinstance(member, agents.MultiStepAgent) and binding_of(member) is None:
-                Binding(member, self.durability).bind()
+            if isinstance(member, agents.MultiStepAgent):
+                self._bind_member(member)
+
+    def _bind_member(self, member: Any) -> None:
+        bound = binding_of(member)
+        if bound is None:
+            Binding(member, self.durability).bind()
+        elif not (
+            same_policies(bound.policies.tools, self.policies.tools) and same_policy(bound.policies.default, self.policies.default)
+        ):
+            raise InvalidArgument(
+                f"the managed agent {member.name!r} is bound already, in session {bound.durability.session.id!r} and with other "
+                "policies: its calls would be done by those. unwrap() it, or bind both with the same tools= and default=."
+            )
 
     @functools.cached_property
     def _twins(self) -> dict[str, Any]:
@@ -203,6 +221,58 @@ class Binding:
         """Return what the agent's code may call by name."""
         return {*self.agent.tools, *self.agent.managed_agents} - {"final_answer"}
 
+    def told(self, asked: dict[str, Any]) -> str:
+        """Return what tells apart the calls that code makes: what they ask, for code may make them in another order next time."""
+        if self.context is None:
+            return ""
+        return self.codecs.fingerprint((), asked)[:8].hex()
+
+    def obtained(self, value: Any) -> None:
+        """Code that is being executed is handed a value from outside it."""
+        executor: Any = self.agent.__dict__.get("python_executor")
+        if self.context is not None and _is(executor, DurableExecutor, self):
+            executor.obtained(value)
+
+    def check_all_asked(self, code: str) -> None:
+        """Refuse to go on from code that was executed again and left out a call that it had made.
+
+        Args:
+            code: its first line.
+
+        Raises:
+            StepChanged: there is such a call, and changes are to be told.
+        """
+        place = self.place()
+        run = place.run
+        left = {name for key in [*run.journal.index] if key.startswith(place.prefix) and (name := self._call_name(place, key))}
+        if not left:
+            return
+        what = (
+            f"code step {code!r} of run {run.id} was executed again, and did not ask for what it had asked for: "
+            f"{', '.join(sorted(left))}. It depends on the time, or on what is not recorded."
+        )
+        if run._on_change != "raise":
+            logging.getLogger("letitloop").warning("letitloop: %s", what)
+            return
+        raise self.halted(
+            StepChanged(
+                f"{what} What it asked instead is on record, and so is everything before. on_change='rerun' goes on with what it "
+                "asked now.",
+                run_id=run.id,
+                step=f"{place.prefix.decode('utf-8', 'replace')}code",
+                arguments=("code",),
+            )
+        )
+
+    def _call_name(self, place: Scope, key: bytes) -> str:
+        """Return what a call of the code at a place is called; nothing for what lies deeper, or is no call."""
+        name = base_of(key)[len(place.prefix) :].decode("utf-8", "replace")
+        kind, _, rest = name.partition(" ")
+        tool = rest.rpartition(" ")[0] or rest
+        if set("/>") & set(name) or name in ("code begun", "random", "parse") or self.policies.of(tool) == "rerun":
+            return ""
+        return f"{kind} {tool}" if kind in ("tool", "agent") else name
+
     def callables(self, tools: dict[str, Any]) -> dict[str, Any]:
         """Return tools and managed agents as the agent's code is to call them."""
         managed = self.agent.managed_agents
@@ -231,28 +301,36 @@ class Binding:
     # --- a run ---------------------------------------------------------------------------------------------------------------
 
     def _make_run(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(stock)
-
         @functools.wraps(stock)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if self.busy:
-                raise InvalidArgument(
-                    f"this agent is being run already, in run {self.run_id}: a run inside a run, or on another thread, would mix "
-                    "up its memory. Nothing was run. Let it end, or use another agent."
-                )
-            if self.scope is not None and self._start is not None:  # steps that nobody read to their end
-                self._start.given_up()
-                self.end()
-            self._bind_parts()
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            words = asked(given.arguments)
-            start = self._start = Nested(self) if self.parent is not None else Outermost(self)
-            if given.arguments.get("stream"):
-                return start.stream(words, lambda: stock(*args, **kwargs))
-            return start.whole(words, lambda: stock(*args, **kwargs))
+            return self.drive(stock, args, kwargs)
 
         return run
+
+    def drive(self, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the agent durably.
+
+        Args:
+            stock: runs it.
+            args: what it is given.
+            kwargs: the same.
+        """
+        if self.busy:
+            raise InvalidArgument(
+                f"this agent is being run already, in run {self.run_id}: a run inside a run, or on another thread, would mix "
+                "up its memory. Nothing was run. Let it end, or use another agent."
+            )
+        if self.scope is not None and self._start is not None:  # steps that nobody read to their end
+            self._start.given_up()
+            self.end()
+        self._bind_parts()
+        given = inspect.signature(stock).bind(*args, **kwargs)
+        given.apply_defaults()
+        words = asked(given.arguments)
+        start = self._start = Nested(self) if self.parent is not None else Outermost(self)
+        if given.arguments.get("stream"):
+            return start.stream(words, lambda: stock(*args, **kwargs))
+        return start.whole(words, lambda: stock(*args, **kwargs))
 
     def begin(self, root: Scope, name: str, words: dict[str, Any]) -> bool:
         """Take a place for a run and record what it is asked; return whether the log knows it."""
@@ -264,6 +342,9 @@ class Binding:
         self.scope = root.inner(name)
         self._turn, self.turns = None, 0
         self._live = self._step_live = False
+        executor: Any = self.agent.__dict__.get("python_executor")
+        if _is(executor, DurableExecutor, self):
+            executor.begin_run()
         return start.known
 
     def end(self) -> None:

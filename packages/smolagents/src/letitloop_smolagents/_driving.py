@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
@@ -15,6 +15,7 @@ from letitloop_smolagents._values import identity, portable, restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
 
     from letitloop.runs.scope import Scope
     from letitloop_smolagents._binding import Binding
@@ -40,8 +41,16 @@ class Start:
     def given_up(self) -> None:
         pass
 
+    def driving(self) -> AbstractContextManager[None]:
+        """Be around whatever is done in the run."""
+        return nullcontext()
+
     def whole(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
         """Drive a run to its end and return its result."""
+        with self.driving():
+            return self._whole(words, work)
+
+    def _whole(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
         binding = self.binding
         binding.busy = True
         try:
@@ -60,15 +69,16 @@ class Start:
 
     def stream(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
         """Begin a run, and return what yields its steps."""
-        self.begin(words)
-        scope = self.binding.scope
-        assert scope is not None
-        try:
-            with entered(scope):
-                steps = work()
-        except BaseException:
-            self.binding.end()
-            raise
+        with self.driving():
+            self.begin(words)
+            scope = self.binding.scope
+            assert scope is not None
+            try:
+                with entered(scope):
+                    steps = work()
+            except BaseException:
+                self.binding.end()
+                raise
         return self._steps(words, steps, scope)
 
     def _steps(self, words: dict[str, Any], steps: Any, scope: Scope) -> Generator[Any]:
@@ -81,7 +91,7 @@ class Start:
                     )
                 binding.busy = True
                 try:
-                    with entered(scope):  # not around the yield: whoever reads is not in this run
+                    with self.driving(), entered(scope):  # not around the yield: whoever reads is not in this run
                         step: Any = next(steps, None)
                         if isinstance(step, memory.FinalAnswerStep):
                             step.output = self.finish(words, step.output)
@@ -110,12 +120,15 @@ class Nested(Start):
 
     def begin(self, words: dict[str, Any]) -> None:
         assert self.binding.parent is not None
-        place, _ = self.binding.parent
-        self.binding.begin(place, f"agent {self.binding.agent.name}", words)
+        place, caller = self.binding.parent
+        self.binding.begin(place, f"agent {self.binding.agent.name} {caller.told(words)}".rstrip(), words)
 
 
 class Outermost(Start):
     """A run that the user's program called."""
+
+    def driving(self) -> AbstractContextManager[None]:
+        return self.binding.durability.driving()
 
     def begin(self, words: dict[str, Any]) -> None:
         agent = self.binding.durability.agent_name or self.binding.agent.name

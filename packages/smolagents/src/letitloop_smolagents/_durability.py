@@ -6,18 +6,23 @@ import functools
 import os
 import sys
 import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from letitloop.effects.guard import Effect
 from letitloop.errors import Halt, InvalidArgument
 from letitloop.integration.policies import Policies
 from letitloop.integration.sessions import Session
+from letitloop.runs.scope import restore
 from letitloop_smolagents._binding import Binding, binding_of
 from letitloop_smolagents._framework import agents
+from letitloop_smolagents._tools import same_policies, same_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from typing import Literal, TypeVar
 
     from letitloop.integration.policies import Policy
@@ -46,6 +51,9 @@ class _Runs:
 
 
 _sessions: dict[tuple[str, str], _Runs] = {}
+_driven: dict[tuple[str, str], tuple[int, int]] = {}
+_around: ContextVar[frozenset[tuple[str, str]]] = ContextVar("letitloop_smolagents_sessions", default=frozenset())
+_patching = threading.Lock()
 
 
 class Slot:
@@ -86,22 +94,23 @@ class Durability:
     ) -> None:
         if store is not None and wal_dir is not None:
             raise InvalidArgument("wal_dir is another word for store: give one of them. Nothing was opened.")
+        self.session_id = session_id if session_id is not None else _script()
         self.policies = Policies(dict(tools or {}), default)
         if isinstance(self.policies.tools.get("python_interpreter"), Effect):
             raise InvalidArgument(
                 'tools={"python_interpreter": effect(…)}: code has no business key. Give it "record" or "rerun", and the effect to '
                 "a tool that the code calls. Nothing was wrapped."
             )
-        self.session = Session(
-            session_id if session_id is not None else _script(),
-            store=store if wal_dir is None else wal_dir,
-            on_change=on_change,
-            kind="smolagents",
+        self._session = functools.partial(
+            Session, store=store if wal_dir is None else wal_dir, on_change=on_change, kind="smolagents"
         )
+        self.session = self._session(self.session_id if auto_resume else f"{self.session_id} {uuid4().hex[:8]}")
         self.replaying = False
         self.step_replayed = False
         self.agent_name = agent_name
+        self._on_change = on_change
         self._auto_resume = auto_resume
+        self._known = {"python_interpreter"}
 
     # --- binding -------------------------------------------------------------------------------------------------------------
 
@@ -114,15 +123,49 @@ class Durability:
         Raises:
             InvalidArgument: it is no agent of smolagents, or is bound to another session.
         """
+        self._bind(agent)
+        return agent
+
+    def _bind(self, agent: Any, *, at_class: bool = False) -> Binding:
         if not isinstance(agent, agents.MultiStepAgent):
             raise InvalidArgument(f"{type(agent).__name__} is no agent of smolagents. Nothing was wrapped.")
+        for other in _durabilities_of(agent):
+            if other is not self:
+                raise InvalidArgument(
+                    f"this agent is of session {other.session_id!r} already, by another callback or wrapping: unwrap() it first. "
+                    "Nothing was changed."
+                )
+        self._check_names(agent)
         bound = binding_of(agent)
-        if bound is not None and bound.durability is not self:
+        if bound is None:
+            bound = Binding(agent, self)
+            bound.at_class = at_class
+        bound.bind()
+        return bound
+
+    def _check_names(self, agent: Any) -> None:
+        self._known |= _tool_names(agent)
+        unknown = sorted(self.policies.tools.keys() - self._known)
+        if unknown:
             raise InvalidArgument(
-                f"this agent is bound to session {bound.durability.session.id!r} already: unwrap() it first. Nothing was changed."
+                f"tools={{{unknown[0]!r}: …}}: no agent that was bound has a tool of that name; there are "
+                f"{', '.join(sorted(self._known))}. Nothing was wrapped."
             )
-        (bound or Binding(agent, self)).bind()
-        return agent
+
+    def differing(self, said: Durability) -> list[str]:
+        """Return the options that another wrapping of the same agent says otherwise; one left at its default says nothing."""
+        found = [] if said._auto_resume == self._auto_resume or said._auto_resume else ["auto_resume"]
+        if said.policies.tools and not same_policies(said.policies.tools, self.policies.tools):
+            found.append("tools")
+        if said.policies.default != "record" and not same_policy(said.policies.default, self.policies.default):
+            found.append("default")
+        if said._on_change not in ("raise", self._on_change):
+            found.append("on_change")
+        if said.agent_name not in ("", self.agent_name):
+            found.append("agent_name")
+        if said._session.keywords["store"] is not None and said.session._key()[0] != self.session._key()[0]:
+            found.append("store")
+        return found
 
     def unbind(self, agent: Agent) -> Agent:
         """Give the stock agent back: the next run of it is not recorded."""
@@ -135,7 +178,7 @@ class Durability:
         return agent
 
     def restore_agent_memory(self, agent: Any) -> int:
-        """Bind an agent and allow its next run to go on; with ``auto_resume``, which is the default, nobody needs it.
+        """Bind an agent and let its next run go on, also where ``auto_resume`` is off; else nobody needs it.
 
         An agent's memory is not loaded: ``run``, called with the same task as before the crash, makes it again, variables and step
         numbers included.
@@ -144,7 +187,9 @@ class Durability:
             How many records there are to go on with.
         """
         self.bind(agent)
-        self._auto_resume = True
+        if not self._auto_resume:
+            self._auto_resume = True
+            self.session = self._session(self.session_id)
         return self.session.root().run.journal.steps_on_record()
 
     def close(self) -> None:
@@ -158,7 +203,6 @@ class Durability:
 
         Raises:
             LogLocked: another live process works in this session.
-            InvalidArgument: there is something to go on with, and ``auto_resume`` is off.
         """
         root = self.session.root()
         if root.prefix:  # in a durable function, which is driven again as a whole
@@ -179,17 +223,37 @@ class Durability:
                 for _ in range(count):
                     next(root.step(known).numbers)
                     root.inner(known)
-            self._check_resume(root)
         return Slot(self, root, name, asked)
 
-    def _check_resume(self, root: Scope) -> None:
-        if not self._auto_resume and not _sessions[self.session._key()].ended and root.run.journal.steps_on_record():
-            self.session.close()
-            _sessions.pop(self.session._key(), None)
-            raise InvalidArgument(
-                f"session {self.session.id!r} has records of an earlier process, and auto_resume is off. Nothing was run. Call "
-                "restore_agent_memory(agent) to go on with them, or take another session_id."
-            )
+    @contextmanager
+    def driving(self) -> Generator[None]:
+        """Be the only thread that runs agents in this session, together with those that this one waits for.
+
+        Raises:
+            InvalidArgument: another one does.
+        """
+        if self.session.root().prefix:  # a part of a durable function, whose branches have places of their own
+            yield
+            return
+        key, me = self.session._key(), threading.get_ident()
+        with _patching:
+            thread, depth = _driven.get(key, (me, 0))
+            if thread != me and key not in _around.get():
+                raise InvalidArgument(
+                    f"another thread runs an agent in session {self.session_id!r} at this moment: the runs of a session are told "
+                    "apart by their order, and threads have none. Nothing was run. Give each thread's agents a session_id of their "
+                    "own."
+                )
+            _driven[key] = thread, depth + 1
+        token = _around.set(_around.get() | {key})
+        try:
+            yield
+        finally:
+            restore(_around, token)
+            with _patching:
+                thread, depth = _driven.pop(key)
+                if depth > 1:
+                    _driven[key] = thread, depth - 1
 
     def count(self, name: str) -> None:
         """A run has come to its end."""
@@ -226,7 +290,8 @@ class SmolagentsWALCallback(Durability):
         on_change: what a call with other inputs than the recorded ones does: ``"raise"`` :class:`letitloop.StepChanged`,
             ``"rerun"`` it and what follows, or ``"reuse"`` the recorded result.
         wal_dir: another word for ``store``.
-        auto_resume: go on with what an earlier process recorded; if off, only after :meth:`restore_agent_memory`.
+        auto_resume: false: this process begins a new log, and leaves the earlier ones of this name as they are, unless
+            :meth:`restore_agent_memory` is called first.
         agent_name: what runs are called in the log, for an agent that has no name of its own.
 
     Raises:
@@ -279,6 +344,9 @@ def durable_agent(
     tools: Mapping[str, Policy] | None = None,
     default: Policy = "record",
     on_change: Literal["raise", "rerun", "reuse"] = "raise",
+    wal_dir: str | os.PathLike[str] | None = None,
+    auto_resume: bool = True,
+    agent_name: str = "",
 ) -> Agent:
     """Make one agent durable, with its managed agents; nothing but this agent is touched.
 
@@ -289,15 +357,33 @@ def durable_agent(
         tools: the same.
         default: the same.
         on_change: the same.
+        wal_dir: the same.
+        auto_resume: the same.
+        agent_name: the same.
 
     Raises:
-        InvalidArgument: it is no agent of smolagents, it is bound to another session, or an option means nothing.
+        InvalidArgument: it is no agent of smolagents, it is durable already and otherwise, or an option means nothing.
     """
-    bound = binding_of(agent) if isinstance(agent, agents.MultiStepAgent) else None
-    if bound is not None and session_id in (None, bound.durability.session.id):
-        return bound.durability.bind(agent)
-    made = Durability(session_id=session_id, store=store, tools=tools, default=default, on_change=on_change)
-    return made.bind(agent)
+    made = Durability(
+        session_id=session_id,
+        store=store,
+        tools=tools,
+        default=default,
+        on_change=on_change,
+        wal_dir=wal_dir,
+        auto_resume=auto_resume,
+        agent_name=agent_name,
+    )
+    known = _durabilities_of(agent)
+    if not known or session_id not in (None, known[0].session_id):
+        return made.bind(agent)
+    differing = known[0].differing(made)
+    if differing:
+        raise InvalidArgument(
+            f"this agent is durable already, in session {known[0].session_id!r} and with other options: {', '.join(differing)}. "
+            "unwrap() it first, or say them where it was made durable. Nothing was changed."
+        )
+    return known[0].bind(agent)
 
 
 def unwrap(agent: Agent) -> Agent:
@@ -322,6 +408,21 @@ def restore_agent_memory(agent: Any) -> int:
     return durability.restore_agent_memory(agent)
 
 
+def _durabilities_of(agent: Any) -> list[Durability]:
+    """Return what has made an agent durable, or is to at its next run."""
+    bound = binding_of(agent) if isinstance(agent, agents.MultiStepAgent) else None
+    found: list[Durability] = [] if bound is None else [bound.durability]
+    registry: Any = getattr(agent, "step_callbacks", None)
+    for callbacks in getattr(registry, "_callbacks", {}).values():
+        found += [one for one in callbacks if isinstance(one, SmolagentsWALCallback) and one not in found]
+    return found
+
+
+def _tool_names(agent: Any) -> set[str]:
+    inner = [one for one in agent.managed_agents.values() if isinstance(one, agents.MultiStepAgent)]
+    return {*agent.tools, *(name for one in inner for name in _tool_names(one))}
+
+
 def _script() -> str:
     main = sys.modules.get("__main__")
     name = os.path.basename(str(getattr(main, "__file__", None) or "interactive"))
@@ -331,7 +432,6 @@ def _script() -> str:
 # --- the one class that is patched -------------------------------------------------------------------------------------------
 
 _MARK = "__letitloop_stock_run__"
-_patching = threading.Lock()
 
 
 def _watch_runs() -> None:
@@ -343,20 +443,17 @@ def _watch_runs() -> None:
 
         @functools.wraps(stock)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if binding_of(self) is None:
+            bound = binding_of(self)
+            if bound is None:
                 callback = _callback_of(self)
-                if callback is not None:
-                    return callback.bind(self).run(*args, **kwargs)
-            return stock(self, *args, **kwargs)
+                bound = None if callback is None else callback._bind(self, at_class=True)
+            if bound is None or not bound.at_class:
+                return stock(self, *args, **kwargs)
+            return bound.drive(functools.partial(stock, self), args, kwargs)
 
         setattr(run, _MARK, stock)
         agents.MultiStepAgent.run = run
 
 
 def _callback_of(agent: Any) -> SmolagentsWALCallback | None:
-    registry: Any = getattr(agent, "step_callbacks", None)
-    for callbacks in getattr(registry, "_callbacks", {}).values():
-        for one in callbacks:
-            if isinstance(one, SmolagentsWALCallback):
-                return one
-    return None
+    return next((one for one in _durabilities_of(agent) if isinstance(one, SmolagentsWALCallback)), None)

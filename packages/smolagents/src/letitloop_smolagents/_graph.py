@@ -12,10 +12,9 @@ import ast
 import builtins
 import hashlib
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from importlib import import_module
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
@@ -24,15 +23,23 @@ from letitloop.errors import CodecError
 from letitloop_smolagents import _tables
 from letitloop_smolagents._framework import Image, interpreter, types
 from letitloop_smolagents._values import freeze_image, thaw_image
+from letitloop_smolagents._world import (
+    CODE_MODULE,
+    NOT_KEPT,
+    PLAIN,
+    World,
+    cells_of,
+    code_class,
+    is_record_class,
+    reachable,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["BASE", "Freezer", "Thawer", "World", "code_class", "source_of"]
+__all__ = ["Freezer", "Thawer"]
 
-_PLAIN = frozenset((type(None), bool, int, float, str, bytes, complex))
-_OWN = "smolagents.local_python_executor"
-_NOT_KEPT = frozenset(("_print_outputs", "_operations_count", "__name__"))
 _CLASS_OWN = frozenset(("__dict__", "__weakref__", "__module__"))
 _FUNCTION_OWN = frozenset(("__ast__", "__source__"))
 _BUILTINS: dict[str, Any] = {
@@ -40,64 +47,6 @@ _BUILTINS: dict[str, Any] = {
     **{f"tool {name}": one for name, one in interpreter.BASE_PYTHON_TOOLS.items() if name != "print"},
 }
 _BUILTIN_NAMES: dict[int, str] = {id(one): name for name, one in reversed(list(_BUILTINS.items()))}
-
-BASE: frozenset[str] = frozenset(interpreter.BASE_BUILTIN_MODULES)
-"""Modules that every agent may import, and that reach nothing outside."""
-
-
-@dataclass
-class World:
-    """What the interpreter's functions refer to.
-
-    Attributes:
-        state: the variables.
-        custom_tools: the functions that code defined.
-        static_tools: tools, and the functions that code may call.
-        authorized: the modules that code may import.
-        imports: by name, what code imported from which module, under which name there.
-    """
-
-    state: dict[str, Any]
-    custom_tools: dict[str, Any]
-    static_tools: dict[str, Any]
-    authorized: list[str]
-    imports: dict[str, tuple[str, str]] = field(default_factory=dict[str, "tuple[str, str]"])
-
-    def may_import(self, module: str) -> bool:
-        """Tell whether code may import a module."""
-        return bool(interpreter.check_import_authorized(module, self.authorized))
-
-    def variables(self) -> dict[str, Any]:
-        """Return all variables, by ``s:`` and ``t:`` names: those of the state, and functions that code defined."""
-        found = {f"s:{name}": value for name, value in self.state.items() if name not in _NOT_KEPT}
-        found.update((f"t:{name}", value) for name, value in self.custom_tools.items())
-        return found
-
-    def put(self, key: str, value: Any) -> None:
-        """Set a variable."""
-        (self.state if key.startswith("s:") else self.custom_tools)[key[2:]] = value
-
-    def drop(self, key: str) -> None:
-        """Remove a variable."""
-        (self.state if key.startswith("s:") else self.custom_tools).pop(key[2:], None)
-
-
-def source_of(value: Any) -> ast.AST | None:
-    """Return the syntax tree of a function or lambda that the interpreter made; None of anything else."""
-    if class_of(value) is not FunctionType or value.__module__ != _OWN:
-        return None
-    if hasattr(value, "__ast__"):
-        return value.__ast__  # type: ignore[no-any-return]  # the interpreter's own attribute
-    return _cells(value).get("lambda_expression") if value.__code__.co_name == "lambda_func" else None
-
-
-def code_class(cls: Any) -> bool:
-    """Tell whether a class was defined by the agent's code."""
-    return isinstance(cls, type) and cls.__module__ == _OWN and getattr(interpreter, cls.__name__, None) is not cls
-
-
-def _cells(function: Any) -> dict[str, Any]:
-    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
 
 
 class Freezer:
@@ -107,14 +56,16 @@ class Freezer:
         nodes: the graph.
         shared: the identities of the objects in it that can be changed, or that are told apart by identity.
         opaque: whether something in it could not be recorded.
-        wide: whether something in it reaches outside by itself: a module, a data frame, a connection.
+        opaques: the identities of what could not.
+        boundless: something in it may share objects with any variable.
         dull: whether its text is the same in every process.
     """
 
     def __init__(self, world: World) -> None:
         self.nodes: list[Any] = []
         self.shared: set[int] = set()
-        self.opaque = self.wide = False
+        self.opaques: set[int] = set()
+        self.opaque = self.boundless = False
         self.dull = True
         self._world = world
         self._seen: dict[int, int] = {}
@@ -128,18 +79,18 @@ class Freezer:
 
     def ref(self, value: Any) -> Any:
         """Add a value to the graph, and return what stands for it."""
-        if class_of(value) in _PLAIN:
+        if class_of(value) in PLAIN:
             return value
         known = self._seen.get(id(value))
         if known is not None:
             if known in self._open:
-                self.opaque = True  # a tuple that contains itself
+                self._opaque(value)  # a tuple that contains itself
             return [known]
         index = len(self.nodes)
         self._seen[id(value)] = index
         self._held.append(value)
         self.nodes.append(None)
-        self._open.add(index) if class_of(value) in (tuple, frozenset) else None
+        self._open.add(index) if class_of(value) in (tuple, frozenset, MethodType) or is_record_class(class_of(value)) else None
         self.nodes[index] = self._node(value)
         self._open.discard(index)
         return [index]
@@ -154,6 +105,10 @@ class Freezer:
             return named
         if cls is FunctionType and source_of(value) is not None:
             return self._function(value)
+        if cls is MethodType and source_of(value.__func__) is not None:
+            return self._method("method", value, value.__func__, value.__self__)
+        if cls is BuiltinFunctionType and class_of(value.__self__) in _CONTAINERS:
+            return self._method("bound", value, value.__name__, value.__self__)
         if code_class(value):
             return self._class(value)
         if code_class(cls):
@@ -207,20 +162,27 @@ class Freezer:
     def _function(self, value: Any) -> list[Any]:
         self._mutable(value)
         self.dull = False
-        cells = _cells(value)
+        cells = cells_of(value)
         kind = "def" if hasattr(value, "__ast__") else "lambda"
         tree: Any = source_of(value)
         where: Any = None
         if cells["state"] is not self._world.state:  # it was made inside another function: it keeps what was there
-            kept = {name: one for name, one in cells["state"].items() if name not in _NOT_KEPT}
+            kept = {name: one for name, one in cells["state"].items() if name not in NOT_KEPT}
             self._held.append(kept)
             where = self._items(kept.items())
         own = self._items((name, one) for name, one in value.__dict__.items() if name not in _FUNCTION_OWN)
         return [kind, ast.unparse(tree), where, own]
 
+    def _method(self, kind: str, value: Any, function: Any, owner: Any) -> list[Any]:
+        self._mutable(value)
+        self.dull = False
+        return [kind, self.ref(function), self.ref(owner)]
+
     def _class(self, cls: Any) -> list[Any]:
         self._mutable(cls)
         self.dull = False
+        if is_record_class(cls):
+            return ["record class", cls.__name__, list(cls._fields), [self.ref(one) for one in cls._field_defaults.values()]]
         if class_of(cls) is not type:
             return self._opaque(cls)
         body = {name: one for name, one in cls.__dict__.items() if name not in _CLASS_OWN}
@@ -228,6 +190,9 @@ class Freezer:
 
     def _instance(self, value: Any) -> list[Any]:
         cls = class_of(value)
+        if is_record_class(cls):
+            self._mutable(value)
+            return ["record", self.ref(cls), [self.ref(one) for one in value]]
         if not all(code_class(base) or base is object for base in cls.__mro__) or not hasattr(value, "__dict__"):
             return self._opaque(value)
         self._mutable(value)
@@ -241,14 +206,15 @@ class Freezer:
         if name is not None:
             return ["builtin", name]
         if isinstance(value, ModuleType):
-            self.wide |= value.__name__.partition(".")[0] not in BASE
+            self.dull = False
             return ["module", value.__name__] if self._world.may_import(value.__name__) else self._opaque(value)
         if not callable(value):
             return None
         plain = getattr(value, "__wrapped__", value)
         for tool, one in self._world.static_tools.items():
             if one is value or one is plain:
-                return ["tool", tool]
+                self.dull = False
+                return ["tool", tool, one is not value]
         return self._imported(value)
 
     def _imported(self, value: Any) -> list[Any] | None:
@@ -257,7 +223,7 @@ class Freezer:
             places.append((value.__module__, value.__qualname__))
         for module, name in places:
             if getattr(sys.modules.get(module), name, None) is value and self._world.may_import(module):
-                self.wide |= module.partition(".")[0] not in BASE
+                self.dull = False
                 return ["attr", module, name]
         return None
 
@@ -277,7 +243,6 @@ class Freezer:
             return ["bytearray", bytes(value)]
         if _tables.is_table(value):
             self._mutable(value)
-            self.wide = True
             table = _tables.freeze(value)
             return self._opaque(value) if table is None else ["table", table]
         return self._data(value)
@@ -296,7 +261,6 @@ class Freezer:
 
     def _whole(self, value: Any, array: Any) -> bool:
         """Tell whether no other array of this graph shares this one's memory."""
-        self.wide = True
         root = value
         while class_of(root.base) is array:
             root = root.base
@@ -308,9 +272,16 @@ class Freezer:
         self._mutable(value)
         self.opaque = True
         self.dull = False
-        module = class_of(value).__module__
-        self.wide |= module not in ("builtins", "collections", "itertools", _OWN) and module.partition(".")[0] not in BASE
-        return ["opaque", f"{module}:{class_of(value).__qualname__}", id(value)]
+        self.give_up(value)
+        return ["opaque", f"{class_of(value).__module__}:{class_of(value).__qualname__}", id(value)]
+
+    def give_up(self, value: Any) -> None:
+        """Note that a value cannot be recorded: whatever it shares objects with cannot be recorded without it."""
+        self.opaque = True
+        self.opaques.add(id(value))
+        inside = reachable(value, self._world)
+        self.boundless |= inside is None
+        self.shared |= inside or set()
 
 
 _CONTAINERS: dict[Any, Any] = {
@@ -353,6 +324,10 @@ class Thawer:
             return self._function(index, kind, *body)
         if kind == "class":
             return self._class(index, *body)
+        if kind == "record":
+            return self.value(body[0])._make(self.value(one) for one in body[1])
+        if kind == "method":
+            return MethodType(self.value(body[0]), self.value(body[1]))
         if kind == "object":
             made = object.__new__(self.value(body[0]))
             self._made[index] = made
@@ -364,7 +339,15 @@ class Thawer:
         if kind == "builtin":
             return _BUILTINS[body[0]]
         if kind == "tool":
-            return self._world.static_tools[body[0]]
+            tool = self._world.static_tools[body[0]]
+            return interpreter.safer_func(tool, self._world.static_tools, self._world.authorized) if body[1] else tool
+        if kind == "bound":
+            owner = self.value(body[1])
+            if class_of(owner) not in _CONTAINERS or body[0].startswith("_"):
+                raise interpreter.InterpreterError(f"{body[0]} is no method of a container.")
+            return getattr(owner, body[0])
+        if kind == "record class":
+            return namedtuple(body[0], body[1], rename=True, defaults=[self.value(one) for one in body[2]], module=CODE_MODULE)  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple, reportUnknownVariableType]  # of names on record
         if kind in ("module", "attr"):
             if not self._world.may_import(body[0]):
                 raise interpreter.InterpreterError(f"Import of {body[0]} is not allowed, and was when this was recorded.")
@@ -399,7 +382,7 @@ class Thawer:
         world = self._world
         state = world.state
         if where is not None:
-            state = {name: world.state[name] for name in _NOT_KEPT if name in world.state}
+            state = {name: world.state[name] for name in NOT_KEPT if name in world.state}
         surroundings = (state, world.static_tools, world.custom_tools, world.authorized)
         tree: Any = ast.parse(source)
         if kind == "def":
@@ -413,7 +396,7 @@ class Thawer:
         return made
 
     def _class(self, index: int, name: str, bases: list[Any], body: list[Any]) -> Any:
-        made: Any = type(name, tuple(self.value(base) for base in bases), {"__module__": _OWN})
+        made: Any = type(name, tuple(self.value(base) for base in bases), {"__module__": CODE_MODULE})
         self._made[index] = made  # methods and attributes may refer to it
         for key, one in body:
             setattr(made, self.value(key), self.value(one))

@@ -8,6 +8,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from letitloop.effects.guard import Effect
+from letitloop.effects.ledger import Ledger
+from letitloop.effects.templates import Template
 from letitloop.errors import InvalidArgument, RecordedError
 from letitloop.integration.policies import tool_call
 from letitloop.runs.identity import base_of, escape
@@ -16,13 +18,13 @@ from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was
 from letitloop_smolagents._values import identity, portable, restored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from letitloop.integration.policies import Policy
     from letitloop.runs.scope import Scope
     from letitloop_smolagents._binding import Binding
 
-__all__ = ["Member", "stock_of", "tool_for"]
+__all__ = ["Member", "same_policies", "same_policy", "stock_of", "tool_for"]
 
 STOCK = "__letitloop_stock__"
 
@@ -66,7 +68,9 @@ def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if binding.scope is None:
             return act(*args, **kwargs)
-        return binding.in_context(lambda: _call(binding, tool.name, chosen, _bound(names, args, kwargs), act, (args, kwargs)))
+        value = binding.in_context(lambda: _call(binding, tool.name, chosen, _bound(names, args, kwargs), act, (args, kwargs)))
+        binding.obtained(value)
+        return value
 
     twin.forward = forward
     return twin
@@ -118,7 +122,7 @@ def _call(
             _check_effect(binding, scope, policy, name, arguments, act)
             return tool_call(scope, name, policy, arguments, work, signature=act)
         told = {word: identity(value) for word, value in arguments.items()}
-        value = tool_call(scope, name, policy, told, work)
+        value = tool_call(scope, name, policy, told, work, place=binding.told(told))
     except NOT_SHOWN as exc:
         raise Stop(exc) from exc
     except RecordedError as exc:
@@ -152,7 +156,27 @@ class Member:
         binding = self._binding
         if binding.scope is None:
             return self._agent(*args, **kwargs)
-        return binding.in_context(lambda: binding.call_member(self._agent, args, kwargs))
+        value = binding.in_context(lambda: binding.call_member(self._agent, args, kwargs))
+        binding.obtained(value)
+        return value
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_agent"], name)
+
+
+def same_policies(one: Mapping[str, Policy], other: Mapping[str, Policy]) -> bool:
+    """Tell whether two sets of policies do the same."""
+    return one.keys() == other.keys() and all(same_policy(policy, other[name]) for name, policy in one.items())
+
+
+def same_policy(one: Policy, other: Policy) -> bool:
+    """Tell whether two policies do the same; two effects do if they were made alike."""
+    if not isinstance(one, Effect) or not isinstance(other, Effect):
+        return one == other
+    return all(_plainly(mine) == _plainly(other.__dict__[name]) for name, mine in one.__dict__.items())
+
+
+def _plainly(part: Any) -> Any:
+    if isinstance(part, Ledger):
+        return part._path, part._store and part._store.location
+    return part.__dict__ if isinstance(part, Template) else part
