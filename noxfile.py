@@ -95,7 +95,8 @@ def adapter(session: nox.Session) -> None:
     """Run an adapter's tests with its framework as it is, and scripted models."""
     name = session.name
     sync(session, "test", "types", name)
-    session.run("mypy", f"packages/{name}/src")
+    stated = sorted(map(str, Path("tests", name).glob("typed.py")))  # the types of what it wraps
+    session.run("mypy", f"packages/{name}/src", *stated)
     pytest(session, f"tests/{name}", "-n", "auto", "--dist=worksteal")  # a few long tests among hundreds of short ones
 
 
@@ -124,6 +125,19 @@ def llamaindex_newest_pydantic(session: nox.Session) -> None:
     sync(session, "test", "llamaindex")
     session.run_install("uv", "pip", "install", "--quiet", f"--python={session.virtualenv.location}", "pydantic>=2.14")
     pytest(session, "tests/llamaindex/test_agents.py", "-n", "auto")  # what holds chat memory
+
+
+def sweeps_adapter(session: nox.Session) -> None:
+    """Kill an adapter's programs at every event; its own session samples these."""
+    name = session.name.removeprefix("sweeps-")
+    sync(session, "test", name)
+    files = sorted(map(str, Path("tests", name).glob("test_kill*.py")))
+    session.env["SWEEP"] = "all"
+    pytest(session, *files, "-n", "auto", "--timeout=3600")
+
+
+for _name in ADAPTERS:
+    nox.session(sweeps_adapter, python=PYTHON, name=f"sweeps-{_name}", default=False)
 
 
 @nox.session(python=PYTHON)

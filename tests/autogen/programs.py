@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
+from types import SimpleNamespace
 
-from autogen_agentchat.agents import AssistantAgent, CodeExecutorAgent, SocietyOfMindAgent, UserProxyAgent
-from autogen_agentchat.base import TaskResult
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, CodeExecutorAgent, SocietyOfMindAgent, UserProxyAgent
+from autogen_agentchat.base import Response, TaskResult
 from autogen_agentchat.conditions import HandoffTermination, MaxMessageTermination, TextMentionTermination
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import (
     DiGraphBuilder,
     GraphFlow,
@@ -20,9 +22,11 @@ from autogen_agentchat.teams import (
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent, MemoryMimeType
+from autogen_core.models import UserMessage
+from autogen_core.tools import FunctionTool, StaticWorkbench
 from pydantic import BaseModel
 
-from letitloop import Ledger, UnknownOutcome, effect
+from letitloop import Ledger, UnknownOutcome, effect, step
 from letitloop.adapters.autogen import AutoGenStateSerializer, tool_call_key
 from letitloop.store.directory import resolve_store
 from letitloop.testing import CallLog
@@ -419,6 +423,60 @@ def people(evidence):
     return said(result), result.stop_reason
 
 
+class Judge(BaseChatAgent):
+    """An agent of the user's own: two models in a dictionary, three questions at once, a workbench in a helper, and a step."""
+
+    def __init__(self, fast, smart, tools):
+        super().__init__("judge", "Judges.")
+        self.clients = {"fast": fast, "smart": smart}
+        self.desk = SimpleNamespace(bench=StaticWorkbench([FunctionTool(one, one.__name__, one.__name__) for one in tools]))
+
+    @property
+    def produced_message_types(self):
+        return (TextMessage,)
+
+    async def on_messages(self, messages, cancellation_token):
+        asked = [UserMessage(content=f"{which} of {len(messages)}", source="judge") for which in ("facts", "risks")]
+        answers = await asyncio.gather(
+            self.clients["fast"].create(asked[:1]),
+            self.clients["fast"].create(asked[1:]),
+            self.clients["smart"].create(asked),
+        )
+        found = await asyncio.gather(
+            self.desk.bench.call_tool("look", {"what": "case"}),
+            self.desk.bench.call_tool("think", {"what": "verdict"}),
+            self.desk.bench.call_tool("pay", {"number": 9 + len(messages), "amount": 1}),
+        )
+        texts = [one.content for one in answers] + [one.to_text() for one in found]
+        number = step("weigh", len, texts)
+        last = await self.clients["smart"].create([UserMessage(content=" ".join(texts), source="judge")])
+        return Response(chat_message=TextMessage(content=f"{number}: {last.content}", source=self.name))
+
+    async def on_reset(self, cancellation_token):
+        pass
+
+
+def custom(evidence):
+    """A custom agent, alone and in a team."""
+    world = World(evidence)
+
+    def fast(messages, settings):
+        return f"fast: {messages[0].content}"
+
+    def smart(messages, settings):
+        return f"smart: {len(messages)} {len(messages[0].content)}"
+
+    judge = Judge(world.model(fast, "fast"), world.model(smart, "smart"), world.tools())
+    team = RoundRobinGroupChat([judge, AssistantAgent("clerk", world.model(speaker("clerk")))], max_turns=3)
+    world.durability.wrap_agent(judge)
+    world.durability.wrap_team(team)
+
+    async def main():
+        return said(await judge.run(task="alone")), said(await team.run(task="together"))
+
+    return asyncio.run(main()), world.paid()
+
+
 def unknown(evidence):
     """A bank that tells nothing about a payment whose reply was lost: a person looks, says what happened, and goes on."""
     ledger = Ledger(store=resolve_store(None))
@@ -473,7 +531,8 @@ ALL = [
     agent_tools,
     nested_teams,
     people,
+    custom,
     unknown,
 ]
-AT_ONCE = {assistant: 2, streaming: 2, agent_tools: 2, graph: 2}
+AT_ONCE = {assistant: 2, streaming: 2, agent_tools: 2, graph: 2, custom: 3}
 """How many recorded calls may be under way at one instant; the ledger sees to payments."""

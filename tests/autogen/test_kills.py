@@ -9,17 +9,17 @@ import pytest
 from letitloop.testing import kill_sweep
 from tests.autogen import programs
 
-SAMPLE = int(os.environ.get("AUTOGEN_KILLS", "12"))
-"""How many events of each program are killed at; 0: every one."""
+SAMPLE = None if os.environ.get("SWEEP") == "all" else 12
+"""How many events of each program are killed at; with SWEEP=all every one."""
 
 
 @pytest.mark.parametrize("program", programs.ALL, ids=lambda program: program.__name__)
-@pytest.mark.timeout(1800 if not SAMPLE else 120)
+@pytest.mark.timeout(120 if SAMPLE else 1800)
 def test_killed_anywhere(program):
     report = kill_sweep(
         program,
         preload=programs.PRELOAD,
-        sample=SAMPLE or None,
+        sample=SAMPLE,
         in_flight=programs.AT_ONCE.get(program, 1),
         seed=6,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 
 import pytest
@@ -17,7 +18,14 @@ from autogen_agentchat.conditions import (
     TokenUsageTermination,
 )
 from autogen_agentchat.messages import TextMessage
-from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat, SelectorGroupChat
+from autogen_agentchat.teams import (
+    DiGraphBuilder,
+    GraphFlow,
+    MagenticOneGroupChat,
+    RoundRobinGroupChat,
+    SelectorGroupChat,
+    Swarm,
+)
 from autogen_agentchat.tools import AgentTool
 from autogen_core import CancellationToken, SingleThreadedAgentRuntime
 from autogen_core.tools import TextResultContent, ToolResult, Workbench
@@ -25,6 +33,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from letitloop import Ledger, StepChanged, UnknownOutcome, effect, step
 from letitloop.adapters.autogen import AutoGenStateSerializer
+from letitloop_autogen.streams import _let_go
 from tests.autogen.scripted import INFO, Scripted, call, results, said
 from tests.effects.bank import Bank
 
@@ -254,6 +263,94 @@ async def test_an_unknown_outcome_reaches_the_caller_and_no_model(begin, tmp_pat
     assert result.messages
 
 
+def orchestrate(messages, settings):
+    if "json" not in str(messages[-1].content).lower():
+        return "facts"
+    answers = {
+        "is_request_satisfied": any("paid" in str(one.content) for one in messages),
+        "is_progress_being_made": True,
+        "is_in_loop": False,
+        "instruction_or_question": "pay",
+        "next_speaker": "payer",
+    }
+    return json.dumps({name: {"reason": "so it is", "answer": answer} for name, answer in answers.items()})
+
+
+def graph_of(*agents):
+    builder = DiGraphBuilder()
+    for agent in agents:
+        builder.add_node(agent)
+    builder.add_edge(agents[0], agents[1]).add_edge(agents[0], agents[2])
+    return GraphFlow(builder.get_participants(), graph=builder.build())
+
+
+TEAMS = {
+    "selector": lambda payer, other: SelectorGroupChat([payer, other], Scripted(lambda m, s: "payer"), max_turns=1),
+    "selector_func": lambda payer, other: SelectorGroupChat(
+        [payer, other], Scripted(None), selector_func=lambda thread: "payer", max_turns=1
+    ),
+    "swarm": lambda payer, other: Swarm([payer, other], max_turns=1),
+    "magentic": lambda payer, other: MagenticOneGroupChat([payer, other], Scripted(orchestrate), max_turns=3),
+    "graph": lambda payer, other: graph_of(AssistantAgent("first", Scripted(hearing())), payer, other),
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("kind", TEAMS)
+async def test_an_unknown_outcome_leaves_every_kind_of_team(begin, tmp_path, kind, streams):
+    """With its own class and its fields, once the action is sent and again in the next life, until somebody has looked."""
+    bank = Bank(tmp_path / "bank", "opaque", "lost")
+
+    def pay(number: int) -> str:
+        """Pay."""
+
+    async def run(team):
+        if streams:
+            return [item async for item in team.run_stream(task="go")][-1]
+        return await team.run(task="go")
+
+    def build(durability):
+        payer = AssistantAgent("payer", client, description="Pays.", tools=[pay], max_tool_iterations=3)
+        return durability.wrap_team(TEAMS[kind](payer, AssistantAgent("other", Scripted(hearing()), description="Other.")))
+
+    client = Scripted(lambda m, s: "it is paid" if results(m) else [call("pay", number=1)])
+    policy = {"pay": effect(key="invoice/{number}", provider=bank)}
+    for _ in range(2):
+        with pytest.raises(UnknownOutcome, match="invoice/1") as caught:
+            await asyncio.wait_for(run(build(begin(tools=policy))), HANG)
+        assert caught.value.key == "invoice/1"
+        assert len(client.asked) == 1  # no model was told
+    assert len(bank.requests()) == 1
+    begin().close()
+    Ledger().resolve("default", "invoice/1", outcome="succeeded", evidence="the books", by="Ada", result="paid by hand")
+    result = await asyncio.wait_for(run(build(begin(tools=policy))), HANG)
+    assert len(client.asked) == 2
+    assert "it is paid" in " ".join(one.to_text() for one in result.messages)
+
+
+async def test_candidates_are_recorded(begin):
+    said, asked = [], []
+
+    def candidates(thread):
+        asked.append(len(thread))
+        return ["b"] if len(asked) % 2 else ["a", "b"]
+
+    for life in range(2):
+        client, select = Scripted(hearing()), Scripted(lambda m, s: "a")
+        team = SelectorGroupChat(
+            [AssistantAgent(one, client) for one in "ab"],
+            select,
+            candidate_func=candidates,
+            allow_repeated_speaker=True,
+            max_turns=4,
+        )
+        begin().wrap_team(team)
+        said.append([one.source for one in (await team.run(task="go")).messages])
+        assert len(client.asked) == (0 if life else 4)
+    assert said[0] == said[1] == ["user", "b", "a", "b", "a"]
+    assert len(asked) == 4
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_changed_prompt_reaches_the_caller(begin, kind):
     for prompt in ("Be kind.", "Be rude."):
@@ -370,9 +467,7 @@ async def test_a_cancelled_tool_call_does_not_hang(begin, kind, sync):
         await asyncio.wait_for(run, HANG)
     release.set()
     if sync:  # nothing stops a thread: what it did in the end is on record
-        from letitloop_autogen.workbenches import _unfinished
-
-        await asyncio.gather(*_unfinished, return_exceptions=True)
+        await asyncio.gather(*_let_go, return_exceptions=True)
         assert did == [1]
     result = await asyncio.wait_for(build(begin()).run(task="go"), HANG)
     assert result.messages[-1].content.endswith("done")

@@ -146,6 +146,22 @@ async def test_other_inputs_under_the_same_id_are_noticed():
     assert made == ["one", "two", "one", "two"]
 
 
+async def test_other_inputs_or_another_workflow_under_the_id_of_a_finished_run_are_noticed():
+    assert await simple().run(run_id="a", value=1) == [1]
+    with pytest.raises(StepChanged) as caught:
+        await simple().run(run_id="a", value=2)
+    assert caught.value.arguments == ("value",)
+    with pytest.raises(StepChanged) as caught:
+        await Slow(runtime=LetItLoopRuntime()).run(run_id="a")
+    assert caught.value.arguments == ("workflow", "value")
+    assert await simple().run(run_id="a", value=1) == [1]
+    assert await simple(on_change="reuse").run(run_id="a", value=2) == [1]
+    assert made == ["one", "two"]
+    assert await simple(on_change="rerun").run(run_id="a", value=2) == [2]
+    assert await simple().run(run_id="a", value=2) == [2]
+    assert made == ["one", "two", "one", "two"]
+
+
 async def test_two_live_drives_of_one_run_are_refused():
     trouble["wait"] = True
     workflow = Slow(runtime=LetItLoopRuntime())

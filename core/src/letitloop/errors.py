@@ -61,6 +61,19 @@ class Halt(BaseException):
     """
 
 
+def command(*words: str) -> str:
+    r"""Return a command of ``lil`` as a message names it, in quotes, with its words as a shell takes them.
+
+    Example:
+        >>> command("rewind", "report", "fetch the mail")
+        '"lil rewind report \'fetch the mail\'"'
+    """
+    import shlex
+
+    typed = shlex.join(("lil", *words))
+    return f'"{typed}"' if "'" in typed else f"'{typed}'"
+
+
 # --- arguments and misuse ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +22,7 @@ from letitloop.cli.common import (
     store_option,
 )
 from letitloop.cli.heads import head_of, write_bundle
-from letitloop.errors import LogCorrupt, SealError
+from letitloop.errors import LogCorrupt, SealError, command
 from letitloop.wal.format import CLEAN, TORN
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def proof(*, run: str, output: str, store: str | None, key_file: str | None, as_
         print_json({"log": at.label, "proof": output, "bytes": end, **head.as_dict(), "head": str(head)})
         return
     click.echo(f"{output}: {count(head.records, 'record')} of {at.label}, {size(end)} of log, sealed with the key {head.key_id}")
-    click.echo(f"verify it with the key: lil verify {output}")
+    click.echo(f"verify it with the key: lil verify {shlex.quote(output)}")
 
 
 def _verified(at: LogAt, key: bytes | None) -> View:
@@ -103,7 +104,7 @@ def _verified(at: LogAt, key: bytes | None) -> View:
             )
         if view.found.verdict not in (CLEAN, TORN):
             raise LogCorrupt(
-                f"{at.label} is damaged ({view.found.detail}); see 'lil verify {at.label}'. Nothing was written.",
+                f"{at.label} is damaged ({view.found.detail}); see {command('verify', at.label)}. Nothing was written.",
                 path=at.path,
                 offset=view.found.end,
                 seq=view.found.seq,

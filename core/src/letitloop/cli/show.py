@@ -172,7 +172,7 @@ def _advice(info: RunInfo, markers: Markers) -> str:
 def _next_start(info: RunInfo) -> str:
     done = sum(step.status == "ok" for step in info.steps)
     if info.status == "damaged":
-        return f"lil verify {info.id}"
+        return f"lil verify {shlex.quote(info.id)}"
     if info.status == "interrupted":
         return f"start the program again: {count(done, 'step') if done else 'no step'} will be answered from the log"
     if info.status == "failed":

@@ -31,7 +31,7 @@ from letitloop.cli.common import (
     table,
 )
 from letitloop.cli.heads import Head, head_of, is_bundle, missing, parse_head, unpacked
-from letitloop.errors import DecodeError, ForeignFile, InvalidArgument, LogVersionError, SealError
+from letitloop.errors import DecodeError, ForeignFile, InvalidArgument, LogVersionError, SealError, command
 from letitloop.runs.journal import standing
 from letitloop.runs.opening import ROOM
 from letitloop.runs.records import GUARDED
@@ -246,13 +246,14 @@ def _explain(out: Outcome, at: LogAt, view: View) -> None:
     elif found.verdict == ROT:
         out.means += ": no crash explains it; the disk, the memory or a hand changed it"
         kept = count(found.seq, "record")
-        out.advice = f"restore the file from a copy, or 'lil repair {at.label}': it keeps the damaged file, and {kept}"
+        out.advice = f"restore the file from a copy, or {command('repair', at.label)}: it keeps the damaged file, and {kept}"
         if found.later:
             out.advice += f"; with --salvage also {count(len(found.later), 'record')} after the damage"
     elif found.verdict == SUSPECT:
         out.means += ": either a write was cut short, or it was acknowledged and has rotted"
         if any(entry.kind in GUARDED for entry in found.entries):
-            out.advice = f"the run holds effects, so it is refused; 'lil repair {at.label}' cuts the record off and keeps a copy"
+            cut = command("repair", at.label)
+            out.advice = f"the run holds effects, so it is refused; {cut} cuts the record off and keeps a copy"
         else:
             out.advice = "the next start cuts it off and keeps a copy, and that step runs again"
 

@@ -186,16 +186,16 @@ class Effect:
         self._model_fields = model_fields
         if not self.key.fields:
             raise InvalidArgument(
-                f"effect(key={key!r}): without a field every call would be one and the same action. Nothing was decorated."
+                f"effect(key={key!r}): without a field every call would be one and the same action. Nothing was done."
             )
         if self._scope.fields:
             raise InvalidArgument(
-                f"effect(scope={scope!r}): a namespace is the application's, so its fields are ctx.NAME. Nothing was decorated."
+                f"effect(scope={scope!r}): a namespace is the application's, so its fields are ctx.NAME. Nothing was done."
             )
         if approval is not None and approval.ttl is not None:
             seconds(approval.ttl)
         if limit is not None and limit.max_intents is None and limit.max_sum is None:
-            raise InvalidArgument("effect(limit=Limit(…)): it bounds nothing; give max_intents or max_sum. Nothing was decorated.")
+            raise InvalidArgument("effect(limit=Limit(…)): it bounds nothing; give max_intents or max_sum. Nothing was done.")
         check_options(options, "effect")
 
     # --- as a decorator ------------------------------------------------------------------------------------------------------
@@ -233,11 +233,9 @@ class Effect:
             InvalidArgument: the key needs what is no parameter, or the parameters cannot be named.
         """
         if not callable(fn):
-            raise InvalidArgument(f"effect(…) was given {type(fn).__name__}, which is no function. Nothing was decorated.")
+            raise InvalidArgument(f"effect(…) was given {type(fn).__name__}, which is no function. Nothing was done.")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise GeneratorFunction(
-                "effect(…): what a generator function yields is no outcome of an action. Nothing was decorated."
-            )
+            raise GeneratorFunction("effect(…): what a generator function yields is no outcome of an action. Nothing was done.")
         return BoundEffect(self, fn, name or str(getattr(fn, "__name__", type(fn).__name__)))
 
 
@@ -259,7 +257,7 @@ class BoundEffect:
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
                 raise InvalidArgument(
                     f"effect on {operation}: arguments are recorded by name, so *args, **kwargs and positional-only ones are "
-                    f"refused ({one}). Nothing was decorated."
+                    f"refused ({one}). Nothing was done."
                 )
         names = list(signature.parameters)
         self._receiver = names[0] if names[:1] in (["self"], ["cls"]) else None
@@ -270,9 +268,7 @@ class BoundEffect:
         needed |= {*(policy._options.get("redact") or ()), *(policy._options.get("payload") or ())}
         missing = (needed | {policy._ticket} if policy._ticket is not None else needed) - self._parameters.keys()
         if missing:
-            raise InvalidArgument(
-                f"effect on {operation}: {', '.join(sorted(missing))} is no parameter of it. Nothing was decorated."
-            )
+            raise InvalidArgument(f"effect on {operation}: {', '.join(sorted(missing))} is no parameter of it. Nothing was done.")
         if policy._model_fields is not None:
             self._check_fields(set(policy._model_fields))
 
@@ -284,12 +280,12 @@ class BoundEffect:
         if fields - chosen:
             raise InvalidArgument(
                 f"effect on {self.operation}: {', '.join(sorted(fields - chosen))} of its key is neither trusted nor in "
-                "model_fields=. Nothing was decorated."
+                "model_fields=. Nothing was done."
             )
         if fields and not bounded:
             raise InvalidArgument(
                 f"effect on {self.operation}: a model may choose {', '.join(sorted(fields))} of its key, and no limit= of a wider "
-                "group says how many times. Nothing was decorated."
+                "group says how many times. Nothing was done."
             )
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

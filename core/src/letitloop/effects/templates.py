@@ -50,7 +50,7 @@ class Template:
         try:
             parsed = list(Formatter().parse(text))
         except ValueError as exc:
-            raise InvalidArgument(f"effect({what}={text!r}): {exc}. Nothing was decorated.") from None
+            raise InvalidArgument(f"effect({what}={text!r}): {exc}. Nothing was done.") from None
         for literal, field, spec, conversion in parsed:
             self._parts.append((literal, field))
             if field is None:
@@ -59,12 +59,12 @@ class Template:
             if spec or conversion or not name.isidentifier():
                 raise InvalidArgument(
                     f"effect({what}={text!r}): a field is the name of an argument, or ctx.NAME, without format or index; "
-                    f"{{{field}}} is not. Nothing was decorated."
+                    f"{{{field}}} is not. Nothing was done."
                 )
             if name.lower() in _FICKLE:
                 raise InvalidArgument(
                     f"effect({what}={text!r}): {{{field}}} is another in every attempt, so the same action would have many keys "
-                    "and could happen many times. Name what the action is about. Nothing was decorated."
+                    "and could happen many times. Name what the action is about. Nothing was done."
                 )
             if name == field:
                 names.append(name)

@@ -1,4 +1,4 @@
-"""Replacing a method of one object, so that it can be taken back and happens once."""
+"""Replacing attributes of one object and items of one container, so that it can be taken back and happens once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, object, object]] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._undo)
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
         """Put a replacement in an object's attribute, unless one of letitloop's is there.
@@ -57,20 +60,73 @@ class Patches:
         own: dict[str, Any] = getattr(owner, "__dict__", {name: stock})
         held = own.get(name, _ABSENT)
         _set(owner, name, replacement)
-        self._replaced.append((owner, name, held, stock))
+
+        def undo() -> None:
+            if getattr(owner, name, _ABSENT) is not replacement:
+                return  # somebody has put something else there since
+            if held is not _ABSENT:
+                _set(owner, name, held)
+                return
+            try:
+                object.__delattr__(owner, name)
+            except AttributeError:  # it lies elsewhere, as a pydantic model's private attributes do
+                _set(owner, name, stock)
+
+        self._undo.append(undo)
         return True
 
-    def undo(self) -> None:
-        """Take every replacement back, the newest first."""
-        while self._replaced:
-            owner, name, held, stock = self._replaced.pop()
-            if held is _ABSENT:
-                try:
-                    object.__delattr__(owner, name)
-                except AttributeError:  # it lies elsewhere, as a pydantic model's private attributes do
-                    _set(owner, name, stock)
-            else:
-                _set(owner, name, held)
+    def replace_item(self, container: Any, key: Any, replacement: object) -> None:
+        """Put a replacement in a dictionary or a list.
+
+        Args:
+            container: the container itself: whoever holds it gets the replacement.
+            key: the key, or the index.
+            replacement: what stands there from now on.
+
+        Raises:
+            LookupError: there is no such item.
+
+        Example:
+            >>> models, patches = {"fast": "stock"}, Patches()
+            >>> patches.replace_item(models, "fast", "durable")
+            >>> models
+            {'fast': 'durable'}
+            >>> patches.undo()
+            >>> models
+            {'fast': 'stock'}
+        """
+        held = container[key]
+        container[key] = replacement
+
+        def undo() -> None:
+            try:
+                if container[key] is replacement:
+                    container[key] = held
+            except LookupError:
+                pass  # it has been taken away since
+
+        self._undo.append(undo)
+
+    def replace_member(self, container: set[Any], held: object, replacement: object) -> None:
+        """Put a replacement in a set, in the place of a member of it."""
+        container.discard(held)
+        container.add(replacement)
+
+        def undo() -> None:
+            if replacement in container:
+                container.discard(replacement)
+                container.add(held)
+
+        self._undo.append(undo)
+
+    def undo(self, since: int = 0) -> None:
+        """Take replacements back, the newest first; what was replaced once more by somebody else stays.
+
+        Args:
+            since: how many of the oldest stay.
+        """
+        while len(self._undo) > since:
+            self._undo.pop()()
 
 
 def _set(owner: Any, name: str, value: Any) -> None:

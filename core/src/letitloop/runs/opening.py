@@ -7,7 +7,7 @@ import sys
 import time
 
 from letitloop.codecs import default_codecs
-from letitloop.errors import InvalidArgument, LogLocked, RunFinished, StoreError
+from letitloop.errors import InvalidArgument, LogLocked, RunFinished, StoreError, command
 from letitloop.runs.identity import bound, function_goal, run_name, source_fingerprint
 from letitloop.runs.journal import Journal, Value
 from letitloop.runs.records import GUARDED, RESUME, START, Head, as_fields
@@ -265,7 +265,7 @@ def _open_log(opening: Opening) -> Log:
         who = "this process drives it already" if exc.pid == os.getpid() else f"process {exc.pid or '(unknown)'} drives it"
         raise LogLocked(
             f"run {opening.name} of {opening.goal!r} is under way: {who}. Nothing was run here, and two processes never work on "
-            'one run. Wait for it to end, or decorate with on_locked="wait".',
+            'one run. Wait for it to end, or have a decorated function wait for it: on_locked="wait".',
             path=exc.path,
             pid=exc.pid,
         ) from None
@@ -373,7 +373,7 @@ def _finished(opening: Opening, head: Head) -> str:
     what = "it is not run again" if opening.on_complete == "raise" else "this is its recorded result"
     return (
         f"letitloop: run {opening.name} of {opening.goal!r} was finished on {at}; {what}. For a new run: another goal_id or other "
-        f"arguments, fn.runs.forget(…), 'lil forget {opening.name}', or on_complete=\"restart\"."
+        f'arguments, fn.runs.forget(…), {command("forget", opening.name)}, or on_complete="restart".'
     )
 
 

@@ -7,7 +7,7 @@ from itertools import count
 from time import time
 
 from letitloop import failpoints
-from letitloop.errors import CodecError, Halt, LogPoisoned, RecordTooLarge, StepChanged, UnencodableError
+from letitloop.errors import CodecError, Halt, LogPoisoned, RecordTooLarge, StepChanged, UnencodableError, command
 from letitloop.runs.exits import announce
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
@@ -367,9 +367,10 @@ class Run:
             way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
         else:
             way = "To run it and what follows with the new inputs: on_change='rerun', or"
+        rewind = command("rewind", self.id, step)
         return StepChanged(
             f"step {step!r} of run {self.id} changed: {what}.{code} Nothing was run, and every record is kept. {way} "
-            f"'lil rewind {self.id} {step}' voids the records from this step on; on_change='reuse' hands the recorded result on.",
+            f"{rewind} voids the records from this step on; on_change='reuse' hands the recorded result on.",
             run_id=self.id,
             step=step,
             arguments=tuple(differing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 import time
 
@@ -182,7 +183,7 @@ def _where(run: RunInfo) -> list[str]:
     if run.status == "finished":
         return [f"{goal} is finished"]
     if run.status == "damaged":
-        return [f"the log of {goal} is damaged: lil verify {run.id}"]
+        return [f"the log of {goal} is damaged: lil verify {shlex.quote(run.id)}"]
     done = len({step.key for step in run.steps if step.status == "ok"})
     if not done:
         return [f"starting {goal} again, no step is recorded"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from letitloop.errors import InvalidArgument, LogCorrupt, LogSuspect, LogWriteFailed, SealError
+from letitloop.errors import InvalidArgument, LogCorrupt, LogSuspect, LogWriteFailed, SealError, command
 from letitloop.wal.files import default_fs
 from letitloop.wal.format import HEADER_SIZE, ROT, SUSPECT, TORN, Entry, Header, Scan, parse_header, scan
 from letitloop.wal.lock import Lock
@@ -241,7 +241,8 @@ def _recover(fs: Fs, path: str, handle: int, header: Header, seal: Seal | None, 
     if found.verdict == ROT:
         raise LogCorrupt(
             f"{path}: {found.detail} (offset {found.end}). The file was left as it is and is refused for writing. Restore it from "
-            f"a copy, or run 'lil repair {path}', which keeps the damaged file and goes on from the {found.seq} records before it.",
+            f"a copy, or run {command('repair', path)}, which keeps the damaged file and goes on from the {found.seq} records "
+            "before it.",
             path=path,
             offset=found.end,
             seq=found.seq,
@@ -250,7 +251,7 @@ def _recover(fs: Fs, path: str, handle: int, header: Header, seal: Seal | None, 
     if found.verdict == SUSPECT and any(entry.kind in guarded for entry in found.entries):
         raise LogSuspect(
             f"{path}: {found.detail} (offset {found.end}), and this run holds effects, so it is not cut off on a guess. The file "
-            f"was left as it is. Look at it with 'lil verify {path}'; 'lil repair {path}' cuts the record off.",
+            f"was left as it is. Look at it with {command('verify', path)}; {command('repair', path)} cuts the record off.",
             path=path,
             offset=found.end,
             seq=found.seq,

@@ -6,16 +6,18 @@ must reach the caller is kept in the :class:`Drive`, and raised where the outerm
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged
+from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged, command
 from letitloop.integration.leaves import acomplete, aleaf, reserve
-from letitloop.runs.journal import Value
 from letitloop.runs.scope import Scope, current, restore
+from letitloop_autogen.cancelling import Cut
+from letitloop_autogen.names import Names
 from letitloop_autogen.order import Order
 from letitloop_autogen.stamps import Stamps
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from letitloop.integration.policies import Policies
     from letitloop.integration.sessions import Session
-    from letitloop.runs.run import Call
 
 __all__ = ["Drive", "Member", "Place", "Shared", "Turn", "open_drive"]
 
@@ -42,11 +43,15 @@ class Shared:
         session: where everything is recorded.
         policies: what is done about tool calls.
         strict: whether changed inputs are an error.
+        names: the names of tools, to be compared with those of the policies.
+        cut_off: runs that were cancelled; the next run tells that the program survived it.
     """
 
     session: Session
     policies: Policies
     strict: bool
+    names: Names = field(default_factory=Names)
+    cut_off: list[Drive] = field(default_factory=list["Drive"])
 
 
 class Drive:
@@ -57,16 +62,26 @@ class Drive:
         scope: its scope in the log.
         stopped: what ends it, None while it may go on.
         finished: whether its caller has its result.
+        stamps: the ids and times of its recorded messages, None if it has not come to its end.
+        cut: where it is cut off.
     """
 
-    def __init__(self, shared: Shared, scope: Scope, result: Call, known: Value | None) -> None:
+    def __init__(self, shared: Shared, scope: Scope) -> None:
         self.shared = shared
         self.scope = scope
         self.stopped: BaseException | None = None
         self.finished = False
-        self._result = result
+        self._result, known = reserve(scope, "result", {})
+        self._cancelled, cut = reserve(scope, "cancelled", {})
         self.stamps = Stamps(known.value) if known is not None else None
+        recorded = cut.value if cut is not None and shared.strict else None
+        self.cut = Cut(recorded, lambda: self.stop(asyncio.CancelledError("the run was cancelled")))
         self._order: Order | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end, in this life or an earlier one."""
+        return self._result.recorded or self.stamps is not None
 
     @property
     def order(self) -> Order:
@@ -100,18 +115,58 @@ class Drive:
             Exception: what ``fn`` raised, now or on record.
         """
         self.check()
+        what = f"{scope.prefix.decode()}{name}"
 
-        def go() -> Awaitable[T]:
-            self.going_on(f"{scope.prefix.decode()}{name}")
-            return fn()
+        async def go() -> T:
+            await self.go_on(what)
+            return await self.cut.unless(fn())  # type: ignore[no-any-return]  # what fn returns
 
         try:
-            return await aleaf(scope, name, asked, go)
+            with self.under_way(what) as key:
+                await self.be_cancelled_at(key)
+                return await aleaf(scope, name, asked, go)
         except Halt as halt:
             raise self.stop(halt) from halt
         except LetItLoopError as error:
             self.stop(error)
             raise
+
+    @contextmanager
+    def under_way(self, what: str) -> Generator[str]:
+        """Note that a call is under way, under the key that the block gets."""
+        key = self.cut.begin(what)
+        try:
+            yield key
+        finally:
+            self.cut.end(key)
+
+    async def be_cancelled_at(self, key: str) -> None:
+        """End where the recorded run was cancelled, if this call was under way then."""
+        if self.cut.was_under_way(key):
+            await self._be_cancelled(key)
+
+    async def go_on(self, what: str) -> None:
+        """Something that is not on record is about to happen.
+
+        Raises:
+            StepChanged: the run had come to its end without it, or was cancelled before it.
+            asyncio.CancelledError: it was cancelled before it, and this one is as well.
+        """
+        if self.cut.recorded is not None:
+            await self._be_cancelled(what)
+        self.going_on(what)
+
+    async def _be_cancelled(self, what: str) -> None:
+        if not await self.cut.again():
+            run, which = self.scope.run.id, self.scope.prefix.decode().rstrip("/")
+            changed = StepChanged(
+                f"{which!r} of run {run} was cancelled at {what!r} before, and the program went on without it; nothing cancels "
+                "it now: a timeout is longer, or gone. Nothing was done. Cancel it as before, or use another session_id for a new "
+                "run.",
+                run_id=run,
+                step=what,
+            )
+            raise self.stop(changed) from changed
 
     def going_on(self, what: str) -> None:
         """Something that is not on record is about to happen.
@@ -123,7 +178,8 @@ class Drive:
             run = self.scope.run.id
             raise StepChanged(
                 f"{what!r} of run {run} is not on record, and the recorded run had come to its end without it: its agents, tools "
-                f"or conditions have changed since. Nothing was done. Use another session_id for a new run, or 'lil rewind {run}'.",
+                f"or conditions have changed since. Nothing was done. Use another session_id for a new run, or "
+                f"{command('rewind', run)}.",
                 run_id=run,
                 step=what,
             )
@@ -131,6 +187,7 @@ class Drive:
     async def finish(self, messages: Sequence[Any], **rest: object) -> None:
         """Record that this run has come to its end, with what tells its messages from later copies of them."""
         if self.stamps is None:
+            await self.survive()  # it was cancelled, and has a result all the same
 
             async def made() -> dict[str, object]:
                 return {"messages": Stamps.of(messages), **rest}
@@ -139,6 +196,15 @@ class Drive:
                 await acomplete(self._result, made)
             except Halt as halt:
                 raise self.stop(halt) from halt
+
+    async def survive(self) -> None:
+        """Record where this run was cancelled, if it was: the program goes on."""
+        if self.cut.by is not None and not self._cancelled.recorded and self.cut.recorded is None:
+
+            async def made() -> dict[str, object]:
+                return self.cut.record()
+
+            await acomplete(self._cancelled, made)
 
     @contextmanager
     def raising(self) -> Generator[None]:
@@ -155,6 +221,8 @@ class Drive:
             raise
         finally:
             self.finished = True
+            if self.cut.by is not None and not self.ended:
+                self.shared.cut_off.append(self)
         if self.stopped is not None:
             raise self.stopped
 
@@ -210,6 +278,9 @@ class Member:
         ordered: an agent that others may run beside: the order in which they end is recorded.
         active: where it is running, the innermost last.
         turn: an agent's turn, while it has one.
+        guest: found somewhere inside an agent, and durable as a part of its runs alone.
+        look: looks again for parts of it that nothing stands in for: they may be new since.
+        changed: the same, among attributes that were set since; made for each turn.
     """
 
     shared: Shared
@@ -219,6 +290,32 @@ class Member:
     ordered: bool = False
     active: list[Place] = field(default_factory=list[Place])
     turn: Turn | None = None
+    guest: bool = False
+    look: Callable[[], None] = lambda: None
+    changed: Callable[[], None] = lambda: None
+
+    def acting(self, *, shared_part: bool = False) -> Member | None:
+        """Return whose call a call of one of its parts is, None if it is no part of a run.
+
+        Args:
+            shared_part: others may use the part as well, so it is theirs in whose turn it is used.
+        """
+        acting = _acting.get()
+        if acting is not None and acting.active:
+            return acting
+        return self if self.active and not shared_part else None
+
+    def place(self) -> Place:
+        """Return where a call of one of its parts happens: it is active."""
+        place = self.active[-1]
+        scope = current.get()
+        if _acting.get() is self and scope is not None and scope.run is place.scope.run:
+            return Place(_driving.get() or place.drive, scope)  # inside a step, its calls belong to the step
+        return place
+
+    def passes(self) -> bool:
+        """Tell whether a call of this one begins nothing: it comes from its own run, or it is a guest outside any run."""
+        return self.is_inside_own() or (self.guest and self.around() is None)
 
     def around(self) -> Place | None:
         """Return where a call of this one happens: inside which run and scope; None outside any of this serializer."""
@@ -237,7 +334,7 @@ class Member:
     @contextmanager
     def at(self, place: Place) -> Generator[None]:
         """Be at a place, with the context variables that say so."""
-        scope_token, drive_token = current.set(place.scope), _driving.set(place.drive)
+        scope_token, drive_token, acting_token = current.set(place.scope), _driving.set(place.drive), _acting.set(self)
         self.active.append(place)
         try:
             yield
@@ -245,6 +342,7 @@ class Member:
             self.active.remove(place)
             restore(current, scope_token)
             restore(_driving, drive_token)
+            restore(_acting, acting_token)
 
 
 def _parsed(text: str) -> Any:
@@ -255,6 +353,7 @@ def _parsed(text: str) -> Any:
 
 
 _driving: ContextVar[Drive | None] = ContextVar("letitloop_autogen_drive", default=None)
+_acting: ContextVar[Member | None] = ContextVar("letitloop_autogen_member", default=None)
 
 
 async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
@@ -270,12 +369,15 @@ async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
     """
     from letitloop.runs.drive_async import in_thread
 
-    root = await in_thread(member.shared.session.root)
+    shared = member.shared
+    shared.names.check(shared.policies)
+    root = await in_thread(shared.session.root)
+    while shared.cut_off:
+        await shared.cut_off.pop().survive()
     scope = root.inner(member.name)
 
     async def begun() -> None:
         return None
 
     await aleaf(root, f"run {member.name}", asked, begun)
-    result, known = reserve(scope, "result", {})
-    return Drive(member.shared, scope, result, known)
+    return Drive(shared, scope)

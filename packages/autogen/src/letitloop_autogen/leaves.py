@@ -51,9 +51,10 @@ def durable_input(stock: Callable[..., Any], member: Member) -> Callable[..., Aw
 
     async def ask(prompt: str, cancellation_token: CancellationToken | None = None) -> str:
         args = (prompt, cancellation_token) if asyncio.iscoroutinefunction(stock) else (prompt,)
-        if not member.active:
+        asking = member.acting()
+        if asking is None:
             return str(await _call(stock, *args))
-        drive, scope = member.active[-1]
+        drive, scope = asking.place()
         return await drive.leaf(scope, "input", {"prompt": prompt}, lambda: _call(stock, *args))
 
     return ask
@@ -64,14 +65,15 @@ def durable_approval(stock: Callable[..., Any], member: Member) -> Callable[...,
     from autogen_agentchat.agents import ApprovalResponse
 
     async def approve(request: Any) -> Any:
-        if not member.active:
+        asking = member.acting()
+        if asking is None:
             return await _call(stock, request)
 
         async def decide() -> str:
             response: ApprovalResponse = await _call(stock, request)
             return response.model_dump_json()
 
-        drive, scope = member.active[-1]
+        drive, scope = asking.place()
         return ApprovalResponse.model_validate_json(await drive.leaf(scope, "approval", {"code": request.code}, decide))
 
     return approve
@@ -104,14 +106,16 @@ class DurableExecutor(CodeExecutor):
     def __init__(self, inner: CodeExecutor, member: Member) -> None:
         self._inner = inner
         self._member = member
+        self._shared_part = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
 
     async def execute_code_blocks(self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken) -> CodeResult:
-        if not self._member.active or self._member.shared.policies.of("execute_code") == "rerun":
+        member = self._member.acting(shared_part=self._shared_part)
+        if member is None or member.shared.policies.of("execute_code") == "rerun":
             return await self._inner.execute_code_blocks(code_blocks, cancellation_token)
-        drive, scope = self._member.active[-1]
+        drive, scope = member.place()
         asked = {"code": [[block.language, block.code] for block in code_blocks]}
         return await drive.leaf(
             scope, "execute_code", asked, lambda: self._inner.execute_code_blocks(code_blocks, cancellation_token)
@@ -139,6 +143,7 @@ class DurableMemory(Memory):
     def __init__(self, inner: Memory, member: Member, number: int) -> None:
         self._inner = inner
         self._member = member
+        self._shared_part = False
         self._name = f"memory {number}"
         self._digests = Digests()
 
@@ -146,9 +151,10 @@ class DurableMemory(Memory):
         return getattr(self.__dict__["_inner"], name)
 
     async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
-        if not self._member.active:
+        member = self._member.acting(shared_part=self._shared_part)
+        if member is None:
             return await self._inner.update_context(model_context)
-        drive, scope = self._member.active[-1]
+        drive, scope = member.place()
         asked = {"messages": self._digests.of(await model_context.get_messages())[0]}
         fresh: list[UpdateContextResult] = []
 
@@ -170,9 +176,10 @@ class DurableMemory(Memory):
     async def query(
         self, query: str | MemoryContent, cancellation_token: CancellationToken | None = None, **kwargs: Any
     ) -> MemoryQueryResult:
-        if not self._member.active:
+        member = self._member.acting(shared_part=self._shared_part)
+        if member is None:
             return await self._inner.query(query, cancellation_token, **kwargs)
-        drive, scope = self._member.active[-1]
+        drive, scope = member.place()
         asked = {"query": query if isinstance(query, str) else text_of(query), **{name: repr(one) for name, one in kwargs.items()}}
 
         async def ask() -> list[Any]:

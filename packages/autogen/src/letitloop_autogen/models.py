@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
 from pydantic import BaseModel
 
+from letitloop.runs.run import Call
 from letitloop_autogen.asking import Digests, model_of, schema_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["DurableModelClient", "count_replayed"]
 
 _END = object()
-_replayed: WeakKeyDictionary[Any, RequestUsage] = WeakKeyDictionary()
+_replayed: dict[int, tuple[Any, RequestUsage]] = {}
+"""What was answered from the log, by the client's id: its own hash and equality may say anything."""
 
 
 class DurableModelClient(ChatCompletionClient):
@@ -37,14 +39,15 @@ class DurableModelClient(ChatCompletionClient):
     def __init__(self, inner: ChatCompletionClient, member: Member) -> None:
         self._inner = inner
         self._member = member
+        self._shared_part = False
         self._digests = Digests()
         self._model: object = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
 
-    def _place(self) -> Place | None:
-        return self._member.active[-1] if self._member.active else None
+    def _acting(self) -> Member | None:
+        return self._member.acting(shared_part=self._shared_part)
 
     def _asked(self, messages: Sequence[LLMMessage], settings: Mapping[str, Any]) -> dict[str, object]:
         if self._model is None:
@@ -63,9 +66,10 @@ class DurableModelClient(ChatCompletionClient):
         }
 
     async def create(self, messages: Sequence[LLMMessage], **settings: Any) -> CreateResult:
-        place = self._place()
-        if place is None:
+        member = self._acting()
+        if member is None:
             return await self._inner.create(messages, **settings)
+        place = member.place()
         fresh: list[CreateResult] = []
 
         async def ask() -> str:
@@ -74,14 +78,15 @@ class DurableModelClient(ChatCompletionClient):
             return result.model_dump_json()
 
         recorded = await place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask)
-        return self._answered(fresh, recorded)
+        return self._answered(member, place, fresh, recorded)
 
     async def create_stream(self, messages: Sequence[LLMMessage], **settings: Any) -> AsyncGenerator[str | CreateResult, None]:
-        place = self._place()
-        if place is None:
+        member = self._acting()
+        if member is None:
             async for chunk in self._inner.create_stream(messages, **settings):
                 yield chunk
             return
+        place = member.place()
         chunks: asyncio.Queue[Any] = asyncio.Queue()
         fresh: list[CreateResult] = []
 
@@ -100,7 +105,7 @@ class DurableModelClient(ChatCompletionClient):
         try:
             while (chunk := await chunks.get()) is not _END:
                 yield chunk
-            result = self._answered(fresh, await work)
+            result = self._answered(member, place, fresh, await work)
         finally:
             if not work.done():
                 work.cancel()
@@ -108,14 +113,14 @@ class DurableModelClient(ChatCompletionClient):
             yield result.content
         yield result
 
-    def _answered(self, fresh: list[CreateResult], recorded: str) -> CreateResult:
+    def _answered(self, member: Member, place: Place, fresh: list[CreateResult], recorded: str) -> CreateResult:
         if fresh:
             result = fresh[-1]
         else:
             result = CreateResult.model_validate_json(recorded)
             _add(self._inner, result.usage)
-        if self._member.turn is not None:
-            self._member.turn.answered(result)
+        if member.turn is not None and not isinstance(place.scope, Call):  # a step's own question is none of the turn's
+            member.turn.answered(result)
         return result
 
     # --- the rest is the inner client's --------------------------------------------------------------------------------------
@@ -161,14 +166,25 @@ def count_replayed(stock: Callable[[], RequestUsage], client: ChatCompletionClie
     """Return a client's usage function that counts the answers from the log as well, as an uninterrupted run would have."""
 
     def usage() -> RequestUsage:
-        mine, more = stock(), _replayed.get(client)
-        if more is None:
-            return mine
+        mine, more = stock(), _replayed_by(client)
         return RequestUsage(mine.prompt_tokens + more.prompt_tokens, mine.completion_tokens + more.completion_tokens)
 
     return usage
 
 
+def _replayed_by(client: ChatCompletionClient) -> RequestUsage:
+    return _replayed[id(client)][1] if id(client) in _replayed else RequestUsage(0, 0)
+
+
 def _add(client: ChatCompletionClient, usage: RequestUsage) -> None:
-    have = _replayed.get(client) or RequestUsage(0, 0)
-    _replayed[client] = RequestUsage(have.prompt_tokens + usage.prompt_tokens, have.completion_tokens + usage.completion_tokens)
+    key, have = id(client), _replayed_by(client)
+    held: Any = _replayed[key][0] if key in _replayed else None
+    if held is None:
+        try:
+            held = ref(client, lambda _: _replayed.pop(key, None))
+        except TypeError:
+            held = client  # of a class with slots
+    _replayed[key] = (
+        held,
+        RequestUsage(have.prompt_tokens + usage.prompt_tokens, have.completion_tokens + usage.completion_tokens),
+    )

@@ -105,7 +105,7 @@ class AutoGenStateSerializer:
         """
         if not isinstance(agent, ChatAgent):
             raise InvalidArgument(f"wrap_agent() was given {type(agent).__name__}, which is no agent. Nothing was changed.")
-        self._wrapping.wrap(agent, agent_name)
+        self._wrapping.begin(agent, agent_name)
         return agent
 
     def wrap_team(self, team: Group) -> Group:
@@ -122,7 +122,7 @@ class AutoGenStateSerializer:
         """
         if not isinstance(team, Team):
             raise InvalidArgument(f"wrap_team() was given {type(team).__name__}, which is no team. Nothing was changed.")
-        self._wrapping.wrap(team)
+        self._wrapping.begin(team)
         return team
 
     def unwrap(self) -> None:

@@ -8,22 +8,24 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from autogen_core import CancellationToken
 
-__all__ = ["GRACE", "Cancelled", "Pump", "until"]
+__all__ = ["GRACE", "LONG_GRACE", "Cancelled", "Pump", "let_go", "until"]
 
 T = TypeVar("T")
-GRACE = 0.4
+GRACE = 0.3
 """Seconds that stock code is given to end by itself once it is cancelled; it may never do."""
+LONG_GRACE = 0.9
+"""Seconds that the parts of a run are given, each of which gives what is inside it :data:`GRACE`."""
 
 
 class Cancelled:
     """Tells a task of this event loop that a cancellation token was cancelled, on whatever thread."""
 
-    def __init__(self, token: CancellationToken | None) -> None:
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, token: CancellationToken | None, told: asyncio.Future[None] | None = None) -> None:
+        self.told: asyncio.Future[None] = told or asyncio.get_running_loop().create_future()
         self._token = token
         if token is not None:
             token.add_callback(self._tell_loop)
@@ -38,6 +40,21 @@ class Cancelled:
 
     def __bool__(self) -> bool:
         return self._token is not None and self._token.is_cancelled()
+
+
+_let_go: set[asyncio.Future[Any]] = set()
+
+
+def let_go(work: asyncio.Future[Any]) -> None:
+    """Leave something that outlives its run to itself; what it records is recorded, and nobody waits for it."""
+    _let_go.add(work)
+    work.add_done_callback(_fetch)
+
+
+def _fetch(work: asyncio.Future[Any]) -> None:
+    _let_go.discard(work)
+    if not work.cancelled():
+        work.exception()
 
 
 async def until(task: asyncio.Future[T], cancelled: Cancelled) -> T:
@@ -73,6 +90,7 @@ class Pump:
         self._generator = generator
         self._wanted: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
         self._task = asyncio.ensure_future(self._work())
+        self._given_up = False
 
     @classmethod
     def inside(cls, generator: AsyncGenerator[Any, None]) -> Pump:
@@ -105,8 +123,13 @@ class Pump:
             with suppress(RuntimeError):  # it is being advanced by a step that will not end
                 await self._generator.aclose()
 
-    async def next(self, cancelled: Cancelled) -> Any:
+    async def next(self, cancelled: Cancelled, *, on_cancel: Callable[[], object] | None = None, grace: float = GRACE / 2) -> Any:
         """Return the next item.
+
+        Args:
+            cancelled: tells that the run is cancelled.
+            on_cancel: called if whoever waits for the item is cancelled, before the generator is.
+            grace: seconds that the generator is given to end once it is cancelled.
 
         Raises:
             StopAsyncIteration: there is none.
@@ -117,23 +140,27 @@ class Pump:
         try:
             item = await until(answer, cancelled)
         except asyncio.CancelledError:
-            await self._end()
+            if on_cancel is not None and not cancelled.told.done():
+                on_cancel()
+                await asyncio.wait({self._task}, timeout=2 * GRACE)  # what is under way in it ends now, and it by itself
+            await self._end(grace)
             raise
         if item is _END:
             raise StopAsyncIteration
         return item
 
-    async def close(self) -> None:
+    async def close(self, grace: float = GRACE) -> None:
         """Close the generator, wherever it is."""
-        if not self._task.done():
+        if not self._task.done() and not self._given_up:
             self._wanted.put_nowait(None)
-            await asyncio.wait({self._task}, timeout=GRACE)
-            await self._end()
+            await asyncio.wait({self._task}, timeout=grace)
+            await self._end(GRACE / 2)
 
-    async def _end(self) -> None:
+    async def _end(self, grace: float) -> None:
+        self._given_up = True
         if not self._task.done():
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=GRACE / 2)
+            await asyncio.wait({self._task}, timeout=grace)
         if self._task.done() and not self._task.cancelled():
             self._task.exception()  # fetched: whoever waited was told
 

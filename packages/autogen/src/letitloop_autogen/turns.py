@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import inspect
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autogen_agentchat.base import Response, TaskResult
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 
-from letitloop.errors import Halt
+from letitloop.errors import Halt, LetItLoopError
 from letitloop_autogen.asking import task_of
 from letitloop_autogen.driving import Drive, Place, Turn, open_drive
-from letitloop_autogen.streams import Cancelled, Pump, until
+from letitloop_autogen.streams import GRACE, LONG_GRACE, Cancelled, Pump, let_go, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from autogen_core import CancellationToken
 
     from letitloop_autogen.driving import Member
 
 __all__ = ["durable_reply", "durable_run", "durable_run_stream", "durable_turn"]
+
+T = TypeVar("T")
 
 
 class _Entry:
@@ -35,6 +38,16 @@ class _Entry:
     def drive(self) -> Drive:
         return self.place.drive
 
+    def token(self, given: CancellationToken | None) -> Any:
+        """Return the cancellation token for what happens inside: an outermost call has its own."""
+        return self.drive.cut.linked(given) if self.outermost else given
+
+    def options(self, stock: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that the stock function gets."""
+        if not self.outermost or not _takes_token(stock):
+            return dict(given)
+        return {**given, "cancellation_token": self.token(given.get("cancellation_token"))}
+
     def stamp(self, messages: Any) -> None:
         if self.outermost and self.drive.stamps is not None:
             self.drive.stamps.put_all(messages)
@@ -43,10 +56,43 @@ class _Entry:
         if self.outermost and self.drive.stamps is not None and not isinstance(message, ModelClientStreamingChunkEvent):
             self.drive.stamps.put(message)
 
+    async def through(self, work: Awaitable[T]) -> T:
+        """Await a call; an outermost one that is cancelled ends all that is under way in it, and takes less than a second.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled.
+        """
+        if not self.outermost:
+            return await work
+        cut = self.drive.cut
+        task: asyncio.Future[T] = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, cut.ending}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():  # the parts give what is inside them some time as well
+                await asyncio.wait({task}, timeout=2 * GRACE)
+        except asyncio.CancelledError:
+            cut.off("task")
+            await asyncio.wait({task}, timeout=2 * GRACE)
+            raise
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=GRACE / 2)
+            let_go(task)
+        if not task.done():
+            raise asyncio.CancelledError("the run was cancelled")
+        return task.result()
+
     async def finish(self, messages: Any, **rest: object) -> None:
         self.drive.check()
         if self.outermost:
             await self.drive.finish(messages, **rest)
+
+
+def _takes_token(stock: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(stock).parameters
+    return "cancellation_token" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 @asynccontextmanager
@@ -54,10 +100,15 @@ async def _entered(member: Member, asked: Mapping[str, object]) -> AsyncGenerato
     """Enter a run of an agent or a team: one of its own, or a part of the one around it."""
     around = member.around()
     if around is not None:
+        try:
+            member.changed()
+        except LetItLoopError as error:
+            raise around.drive.stop(error) from error
         place = Place(around.drive, around.scope.inner(member.name))
         with member.at(place):
             yield _Entry(place, outermost=False)
         return
+    member.look()
     drive = await open_drive(member, asked)
     with drive.raising(), member.at(place := Place(drive, drive.scope)):
         yield _Entry(place, outermost=True)
@@ -67,10 +118,10 @@ def durable_run(stock: Callable[..., Any], member: Member) -> Callable[..., Any]
     """Return the ``run`` of an agent or a team."""
 
     async def run(**options: Any) -> TaskResult:
-        if member.is_inside_own():
+        if member.passes():
             return await stock(**options)  # type: ignore[no-any-return]  # what AutoGen returns
         async with _entered(member, {"task": task_of(options.get("task"))}) as entry:
-            result: TaskResult = await stock(**options)
+            result: TaskResult = await entry.through(stock(**entry.options(stock, options)))
             entry.stamp(result.messages)
             await entry.finish(result.messages, stop_reason=result.stop_reason)
         return result
@@ -82,12 +133,13 @@ def durable_run_stream(stock: Callable[..., Any], member: Member) -> Callable[..
     """Return the ``run_stream`` of an agent or a team."""
 
     async def run_stream(**options: Any) -> AsyncGenerator[Any, None]:
-        if member.is_inside_own():
+        if member.passes():
             async for item in stock(**options):
                 yield item
             return
-        async for item in _apart(_run_stream(member, stock, options)):
-            yield item
+        async with aclosing(_apart(_run_stream(member, stock, options))) as items:
+            async for item in items:
+                yield item
 
     return run_stream
 
@@ -98,22 +150,45 @@ async def _apart(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, No
     try:
         while True:
             try:
-                item = await pump.next(never)
+                item = await pump.next(never, grace=LONG_GRACE)
             except StopAsyncIteration:
                 return
             yield item
     finally:
-        await pump.close()
+        await pump.close(LONG_GRACE)
 
 
 async def _run_stream(member: Member, stock: Callable[..., Any], options: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-    async with _entered(member, {"task": task_of(options.get("task"))}) as entry:
-        async for item in stock(**options):
-            if isinstance(item, TaskResult):
-                await entry.finish(item.messages, stop_reason=item.stop_reason)
-            else:
-                entry.stamp_next(item)
+    async with _entered(member, {"task": task_of(options.get("task"))}) as entry:  # noqa: SIM117 - the second needs the first
+        async with aclosing(_driven(entry, stock(**entry.options(stock, options)))) as items:
+            async for item in items:
+                if isinstance(item, TaskResult):
+                    await entry.finish(item.messages, stop_reason=item.stop_reason)
+                else:
+                    entry.stamp_next(item)
+                yield item
+
+
+async def _driven(entry: _Entry, generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield what a stock run yields; an outermost one that is cancelled or left ends all that is under way in it."""
+    if not entry.outermost:
+        async for item in generator:
             yield item
+        return
+    cut, pump = entry.drive.cut, Pump.inside(generator)
+    try:
+        while True:
+            try:
+                item = await pump.next(Cancelled(None, cut.ending), on_cancel=lambda: cut.off("task"))
+            except StopAsyncIteration:
+                return
+            yield item
+    except GeneratorExit:
+        if not entry.drive.ended:
+            cut.off("reader")
+        raise
+    finally:
+        await pump.close(2 * GRACE)
 
 
 # --- turns of an agent -------------------------------------------------------------------------------------------------------
@@ -153,12 +228,13 @@ def durable_reply(stock: Callable[..., Any], member: Member) -> Callable[..., An
     """Return an agent's ``on_messages``."""
 
     async def on_messages(messages: Any, cancellation_token: CancellationToken) -> Response:
-        if member.turn is not None and member.is_inside_own():
+        if member.passes() and (member.turn is not None or not member.is_inside_own()):
             return await stock(messages, cancellation_token)  # type: ignore[no-any-return]  # what AutoGen returns
         async with _turn(member, messages) as entry:
-            work = asyncio.ensure_future(stock(messages, cancellation_token))
-            response: Response = await until(work, Cancelled(cancellation_token))
-            _check(entry.drive, cancellation_token)
+            token = entry.token(cancellation_token)
+            work = asyncio.ensure_future(stock(messages, token))
+            response: Response = await entry.through(until(work, Cancelled(token)))
+            _check(entry.drive, token)
             said = [*(response.inner_messages or ()), response.chat_message]
             entry.stamp(said)
             await entry.finish(said)
@@ -171,12 +247,13 @@ def durable_turn(stock: Callable[..., Any], member: Member) -> Callable[..., Any
     """Return an agent's ``on_messages_stream``: the guard through which every way of asking it leads."""
 
     async def on_messages_stream(messages: Any, cancellation_token: CancellationToken) -> AsyncGenerator[Any, None]:
-        if member.turn is not None and member.is_inside_own():
+        if member.passes() and (member.turn is not None or not member.is_inside_own()):
             async for item in stock(messages, cancellation_token):
                 yield item
             return
-        async for item in _apart(_guarded(member, stock, messages, cancellation_token)):
-            yield item
+        async with aclosing(_apart(_guarded(member, stock, messages, cancellation_token))) as items:
+            async for item in items:
+                yield item
 
     return on_messages_stream
 
@@ -185,7 +262,9 @@ async def _guarded(
     member: Member, stock: Callable[..., Any], messages: Any, cancellation_token: CancellationToken
 ) -> AsyncGenerator[Any, None]:
     async with _turn(member, messages) as entry:
-        pump, cancelled = Pump.inside(stock(messages, cancellation_token)), Cancelled(cancellation_token)
+        token = entry.token(cancellation_token)
+        pump, cancelled = Pump.inside(stock(messages, token)), Cancelled(token)
+        on_cancel = (lambda: entry.drive.cut.off("task")) if entry.outermost else None
         said: list[Any] = []
         drive, number = entry.drive, 0
         if member.ordered:
@@ -193,14 +272,14 @@ async def _guarded(
         try:
             while True:
                 try:
-                    item = await pump.next(cancelled)
+                    item = await pump.next(cancelled, on_cancel=on_cancel)
                 except StopAsyncIteration:
                     break
-                _check(drive, cancellation_token)
+                _check(drive, token)
                 if isinstance(item, Response):
                     if member.ordered:
                         number = await drive.order.end(lambda new: drive.leaf(entry.place.scope, "end", {}, new))
-                        _check(drive, cancellation_token)
+                        _check(drive, token)
                     entry.stamp_next(item.chat_message)
                     said.append(item.chat_message)
                     await entry.finish(said)
@@ -209,6 +288,10 @@ async def _guarded(
                     if not isinstance(item, ModelClientStreamingChunkEvent):
                         said.append(item)
                 yield item
+        except GeneratorExit:
+            if entry.outermost and not drive.ended:
+                drive.cut.off("reader")
+            raise
         finally:
             if member.ordered:
                 drive.order.ended(number)

@@ -11,20 +11,22 @@ from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
 from autogen_core.tools import StaticStreamWorkbench, StaticWorkbench, TextResultContent, ToolResult, Workbench
 
 from letitloop.effects.guard import Effect
-from letitloop.errors import RunHalted
+from letitloop.errors import InvalidArgument, RunHalted
 from letitloop.integration.policies import atool_call
 from letitloop.integration.sessions import entered
-from letitloop_autogen.streams import GRACE, Cancelled
+from letitloop.runs.run import Call
+from letitloop_autogen.streams import GRACE, Cancelled, let_go
 from letitloop_autogen.tools import Stopped, as_called, bind_to_schema, carry_out, guarded_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from autogen_core import CancellationToken, ComponentModel
-    from autogen_core.tools import ToolSchema
+    from autogen_core.tools import BaseTool, ToolSchema
     from pydantic import BaseModel
 
-    from letitloop_autogen.driving import Member, Turn
+    from letitloop.runs.scope import Scope
+    from letitloop_autogen.driving import Drive, Member, Turn
 
 __all__ = ["DurableStaticWorkbench", "DurableWorkbench", "durable_workbench"]
 
@@ -42,10 +44,18 @@ class _Calls:
     """What both proxies do about a call."""
 
     _member: Member
+    _inner: Any  # a workbench
+    _shared_part = False
     _listed: list[ToolSchema]
 
+    def _acting(self) -> Member | None:
+        """Return in whose turn the call happens, None if in nobody's."""
+        member = self._member.acting(shared_part=self._shared_part)
+        return None if member is None or member.turn is None else member
+
     async def _list(self, workbench: Workbench) -> list[ToolSchema]:
-        turn = self._member.turn
+        member = self._acting()
+        turn = None if member is None else member.turn
         if turn is None:
             return await workbench.list_tools()
         work = asyncio.ensure_future(workbench.list_tools())  # whoever cancels it, cancels this task as well, or it cancels itself
@@ -57,15 +67,20 @@ class _Calls:
         error = asyncio.CancelledError("the list of tools was cancelled") if work.cancelled() else work.exception()
         if error is None:
             self._listed = work.result()
-        else:
+            shared = turn.drive.shared
+            try:
+                shared.names.listed(self._inner, (one["name"] for one in self._listed), shared.policies)
+            except InvalidArgument as misspelt:
+                error = misspelt
+        if error is not None:
             turn.drive.stop(error)  # not raised: AutoGen asks in the middle of a tool call, too
         return self._listed
 
     async def _events(
-        self, name: str, arguments: Mapping[str, Any] | None, token: CancellationToken | None, call_id: str | None
+        self, member: Member, name: str, arguments: Mapping[str, Any] | None, token: CancellationToken | None, call_id: str | None
     ) -> AsyncGenerator[Any, None]:
         """Yield what the tool streams, and its result at last; whatever goes wrong stops the run instead of being raised."""
-        turn = self._member.turn
+        turn = member.turn
         assert turn is not None, "asked by the proxies"
         if token is not None and token.is_cancelled():
             turn.drive.stop(asyncio.CancelledError("the run was cancelled by its token"))
@@ -74,31 +89,44 @@ class _Calls:
             return
         given: Any = {} if arguments is None else arguments
         items: asyncio.Queue[Any] = asyncio.Queue()
-        place = turn.place_of(name, given, call_id)
-        work = asyncio.ensure_future(self._work(turn, place, name, given, token, call_id, items.put_nowait))
+        scope = member.place().scope
+        if isinstance(scope, Call):  # inside a step: it has its place there
+            place = ""
+        else:
+            scope, place = turn.scope, turn.place_of(name, given, call_id)
+        work = asyncio.ensure_future(self._work(turn.drive, scope, place, name, given, token, call_id, items.put_nowait))
         work.add_done_callback(lambda _: items.put_nowait(_END))
-        cancelled = Cancelled(token)
-        cancelled.told.add_done_callback(lambda _: items.put_nowait(_CANCELLED))
+        cancelled, ending = Cancelled(token), turn.drive.cut.ending
+
+        def tell(_: object) -> None:
+            items.put_nowait(_CANCELLED)
+
+        cancelled.told.add_done_callback(tell)
+        ending.add_done_callback(tell)
         try:
             while (item := await items.get()) is not _END:
                 if item is not _CANCELLED:
                     yield item
                     continue
                 await asyncio.wait({work}, timeout=GRACE / 2)
-                if not work.done():  # a thread, which nothing stops: it goes on, and its result is recorded
-                    turn.drive.stop(asyncio.CancelledError("the run was cancelled by its token"))
-                    _unfinished.add(work)
-                    work.add_done_callback(_fetched)
+                if not work.done():
+                    turn.drive.stop(asyncio.CancelledError("the run was cancelled"))
+                    if not cancelled:  # it was given no token, or not this one
+                        work.cancel()
+                    let_go(work)  # a thread, which nothing stops: it goes on, and its result is recorded
                     yield _aborted(name)
                     return
         except BaseException:
             work.cancel()
             raise
-        yield _outcome(turn, name, work, cancelled)
+        finally:
+            ending.remove_done_callback(tell)
+        yield _outcome(turn, name, work, cancelled=bool(cancelled) or ending.done())
 
     async def _work(
         self,
-        turn: Turn,
+        drive: Drive,
+        scope: Scope,
         place: str,
         name: str,
         arguments: dict[str, Any],
@@ -106,14 +134,32 @@ class _Calls:
         call_id: str | None,
         emit: Callable[[Any], None],
     ) -> ToolResult:
-        drive, policy = turn.drive, turn.drive.shared.policies.of(name)
-        if isinstance(policy, Effect) or self._passes(name) or policy == "rerun":
-            with entered(turn.scope.inner(f"tool {name} {place}")):
+        policy, what = drive.shared.policies.of(name), f"{scope.prefix.decode()}tool {name} {place}"
+        if policy == "rerun" or self._is_composite(name):
+            with entered(scope.inner(f"tool {name} {place}")):
                 return await self._call(name, arguments, token, call_id, emit)
+        with drive.under_way(what) as key:
+            await drive.be_cancelled_at(key)
+            if isinstance(policy, Effect) or self._is_guarded(name):
+                with entered(scope.inner(f"tool {name} {place}")):
+                    return await self._call(name, arguments, token, call_id, emit)
+            return await self._record(drive, scope, place, name, arguments, token, call_id, emit)
+
+    async def _record(
+        self,
+        drive: Drive,
+        scope: Scope,
+        place: str,
+        name: str,
+        arguments: dict[str, Any],
+        token: CancellationToken | None,
+        call_id: str | None,
+        emit: Callable[[Any], None],
+    ) -> ToolResult:
         fresh: list[ToolResult] = []
 
         async def call() -> dict[str, Any]:
-            drive.going_on(f"tool {name} {place}")
+            await drive.go_on(f"tool {name} {place}")
             streamed: list[Any] = []
 
             def both(item: Any) -> None:
@@ -125,15 +171,19 @@ class _Calls:
             return {"result": fresh[0].model_dump_json(), **({"streamed": shown} if shown else {})}
 
         asked = arguments if type(arguments) is dict else {"arguments": arguments}  # a model may write any JSON
-        recorded = await atool_call(turn.scope, name, policy, asked, call, place=place)
+        recorded = await atool_call(scope, name, "record", asked, call, place=place)
         if fresh:
             return fresh[0]
         for one in recorded.get("streamed", ()):
             emit(_factory.create(one))
         return ToolResult.model_validate_json(recorded["result"])
 
-    def _passes(self, name: str) -> bool:
-        """Tell whether a tool is recorded by what it does: an agent or a team, or a function with an effect of its own."""
+    def _is_composite(self, name: str) -> bool:
+        """Tell whether a tool is an agent or a team, which is recorded by what it does."""
+        return False
+
+    def _is_guarded(self, name: str) -> bool:
+        """Tell whether a tool is a function with an effect of its own."""
         return False
 
     async def _call(
@@ -154,6 +204,8 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
         inner: the workbench.
         member: the agent it belongs to.
     """
+
+    _inner: StaticWorkbench
 
     def __init__(self, inner: StaticWorkbench, member: Member) -> None:
         self._inner = inner
@@ -177,10 +229,24 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
             self._listed = []
         return self._driven[1]
 
-    def _passes(self, name: str) -> bool:
+    def _is_composite(self, name: str) -> bool:
+        return isinstance(self._tool(name), TaskRunnerTool)
+
+    def _is_guarded(self, name: str) -> bool:
+        tool = self._tool(name)
+        return tool is not None and guarded_by(tool) is not None
+
+    def _tool(self, name: str) -> BaseTool[Any, Any] | None:
         original = self._inner._override_name_to_original.get(name, name)
-        tool = next((one for one in self._inner._tools if one.name == original), None)
-        return tool is not None and (isinstance(tool, TaskRunnerTool) or guarded_by(tool) is not None)
+        return next((one for one in self._inner._tools if one.name == original), None)
+
+    def prepare(self) -> None:
+        """Make the tools as a run calls them.
+
+        Raises:
+            InvalidArgument: an effect does not fit the tool whose policy it is.
+        """
+        self._workbench()
 
     async def list_tools(self) -> list[ToolSchema]:
         workbench = self._workbench()
@@ -195,10 +261,11 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        if self._member.turn is None:
+        member = self._acting()
+        if member is None:
             return await self._inner.call_tool(name, arguments, cancellation_token, call_id)
         result = _aborted(name)
-        async for item in self._events(name, arguments, cancellation_token, call_id):
+        async for item in self._events(member, name, arguments, cancellation_token, call_id):
             result = item
         return result
 
@@ -209,8 +276,9 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
-        if self._member.turn is not None:
-            async for item in self._events(name, arguments, cancellation_token, call_id):
+        member = self._acting()
+        if member is not None:
+            async for item in self._events(member, name, arguments, cancellation_token, call_id):
                 yield item
         elif isinstance(self._inner, StaticStreamWorkbench):
             async for item in self._inner.call_tool_stream(name, arguments, cancellation_token, call_id):
@@ -268,6 +336,8 @@ class DurableWorkbench(_Calls, Workbench):
         member: the agent it belongs to.
     """
 
+    _inner: Workbench
+
     def __init__(self, inner: Workbench, member: Member) -> None:
         self._inner = inner
         self._member = member
@@ -286,10 +356,11 @@ class DurableWorkbench(_Calls, Workbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        if self._member.turn is None:
+        member = self._acting()
+        if member is None:
             return await self._inner.call_tool(name, arguments, cancellation_token, call_id)
         result = _aborted(name)
-        async for item in self._events(name, arguments, cancellation_token, call_id):
+        async for item in self._events(member, name, arguments, cancellation_token, call_id):
             result = item
         return result
 
@@ -346,22 +417,12 @@ def _is_stock(workbench: StaticWorkbench) -> bool:
     return type(workbench).list_tools is StaticWorkbench.list_tools
 
 
-_unfinished: set[asyncio.Future[Any]] = set()
-
-
-def _fetched(work: asyncio.Future[Any]) -> None:
-    """Let go of a call that outlived its run; what became of it is recorded, and nobody waits for it."""
-    _unfinished.discard(work)
-    if not work.cancelled():
-        work.exception()
-
-
 def _aborted(name: str) -> ToolResult:
     """Return what AutoGen gets for a call whose run has to stop; the run's caller gets why, and the model is not asked again."""
     return ToolResult(name=name, result=[TextResultContent(content="The run has to stop; nothing was done.")], is_error=True)
 
 
-def _outcome(turn: Turn, name: str, work: asyncio.Future[ToolResult], cancelled: Cancelled) -> ToolResult:
+def _outcome(turn: Turn, name: str, work: asyncio.Future[ToolResult], *, cancelled: bool) -> ToolResult:
     drive = turn.drive
     if cancelled or work.cancelled():
         drive.stop(asyncio.CancelledError(f"tool {name} was cancelled"))

@@ -1,4 +1,4 @@
-"""Which attributes of an agent or a team are replaced, and by what."""
+"""Which parts of an agent or a team are replaced, and by what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.models import ChatCompletionClient
-from autogen_core.tools import StaticWorkbench, Workbench
+from autogen_core.tools import BaseTool, Workbench
 
 from letitloop.errors import InvalidArgument
 from letitloop.integration.patching import Patches
@@ -36,12 +36,11 @@ from letitloop_autogen.leaves import (
     durable_selector,
 )
 from letitloop_autogen.models import DurableModelClient, count_replayed
+from letitloop_autogen.parts import Parts, Place, attributes
 from letitloop_autogen.turns import durable_reply, durable_run, durable_run_stream, durable_turn
-from letitloop_autogen.workbenches import durable_workbench
+from letitloop_autogen.workbenches import DurableStaticWorkbench, DurableWorkbench, durable_workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from letitloop_autogen.driving import Shared
 
 __all__ = ["Wrapping"]
@@ -61,12 +60,9 @@ _SAY_THE_SAME = (
 """Conditions that depend on the messages alone; they are asked again."""
 
 
-def _items(mapping: Any) -> list[tuple[Any, Any]]:
-    return list(mapping.items())
-
-
-def _always(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
+_STAND_INS = (DurableModelClient, DurableStaticWorkbench, DurableWorkbench, DurableExecutor, DurableMemory)
+_CALLERS = (ChatCompletionClient, Workbench, CodeExecutor, Memory)
+"""What makes calls that are recorded."""
 
 
 class Wrapping:
@@ -80,29 +76,55 @@ class Wrapping:
         self._shared = shared
         self._patches = Patches()
         self._members: dict[int, tuple[Any, Member]] = {}
+        self._stand_ins: dict[tuple[int, int, bool], Any] = {}
+        self._memories: dict[int, dict[int, int]] = {}
 
     def undo(self) -> None:
         """Give the stock objects back."""
         self._patches.undo()
+        for _, member in self._members.values():
+            member.look = member.changed = lambda: None
         self._members.clear()
+        self._stand_ins.clear()
 
-    def wrap(self, one: Any, name: str | None = None, home: Member | None = None) -> Member:
-        """Wrap an agent or a team, and what is found in it; once."""
+    def begin(self, one: Any, name: str | None = None) -> None:
+        """Wrap an agent or a team with all that is found in it; if something is refused, nothing is changed."""
+        patched, members = len(self._patches), dict(self._members)
+        try:
+            self.wrap(one, name)
+        except BaseException:
+            self._patches.undo(patched)
+            for key in self._members.keys() - members.keys():
+                del self._members[key]
+            raise
+
+    def wrap(self, one: Any, name: str | None = None, home: Member | None = None, *, guest: bool = False) -> None:
+        """Wrap an agent or a team; once."""
         if id(one) in self._members:
-            return self._members[id(one)][1]
+            member = self._members[id(one)][1]
+            if member.guest and not guest:  # it was found inside another one before
+                member.guest, member.home = False, home
+            return
         owner = getattr(getattr(one, "run_stream", None), "letitloop_session", None)
         if owner is not None:
+            if guest:
+                return
             raise InvalidArgument(
                 f"{one.name!r} is wrapped by the session {owner!r} already. Nothing was changed. Use that one, or its unwrap()."
             )
-        member = Member(self._shared, name or str(one.name), home)
+        if getattr(one, "_initialized", False) and isinstance(one, Team):
+            raise InvalidArgument(
+                f"team {one.name!r} has been run or reset before it was wrapped: AutoGen has handed its model client, conditions "
+                "and functions to its manager, where they cannot be replaced. Nothing was changed. Wrap a team before its first "
+                "run; make a new one of the same agents for this."
+            )
+        member = Member(self._shared, name or str(one.name), home, guest=guest)
         self._members[id(one)] = one, member
         member.ordered = home is not None and home.side_by_side
         if isinstance(one, Team):
             self._wrap_team(one, member)
         else:
             self._wrap_agent(one, member)
-        return member
 
     def _wrap_agent(self, agent: Any, member: Member) -> None:
         self._replace_method(agent, "on_messages", durable_reply, member)
@@ -114,7 +136,7 @@ class Wrapping:
         if isinstance(agent, CodeExecutorAgent) and agent._approval_func is not None:
             self._patches.replace(agent, "_approval_func", lambda stock: durable_approval(stock, member))
             self._patches.replace(agent, "_approval_func_is_async", lambda _: True)
-        self._wrap_attributes(agent, member)
+        self._wrap_parts(agent, member)
 
     def _wrap_team(self, team: Any, member: Member) -> None:
         member.side_by_side = type(team) not in _ONE_BY_ONE
@@ -122,7 +144,7 @@ class Wrapping:
         for attribute in ("_selector_func", "_candidate_func"):
             if getattr(team, attribute, None) is not None:
                 self._replace_selector(team, attribute, member)
-        self._wrap_attributes(team, member)
+        self._wrap_parts(team, member)
         condition = getattr(team, "_termination_condition", None)
         if isinstance(condition, TerminationCondition):
             wrapped = self._condition(condition, member, [0])
@@ -148,41 +170,80 @@ class Wrapping:
 
     # --- what is found in an object ------------------------------------------------------------------------------------------
 
-    def _wrap_attributes(self, one: Any, member: Member) -> None:
-        for attribute, value in _items(one.__dict__):
-            found = self._found(value, member)
-            if found is not value:
-                self._patches.replace(one, attribute, _always(found))
+    def _wrap_parts(self, one: Any, member: Member) -> None:
+        """Replace what makes calls, wherever it lies in an object; and look again when it is asked to."""
+        seen: dict[str, Any] = {}
 
-    def _found(self, value: Any, member: Member) -> Any:
-        """Return what stands in for an attribute's value, which is the value itself if nothing does."""
-        if type(value) is dict:
-            for _, item in _items(value):
-                self._one(item, member, 0)
-            return value  # pyright: ignore[reportUnknownVariableType]  # a dictionary of anything
-        if type(value) not in (list, tuple):
-            return self._one(value, member, 0)
-        items = [self._one(item, member, number) for number, item in enumerate(value)]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
+        def look(known: dict[str, Any]) -> None:
+            parts = Parts(
+                str(one.name),
+                self._patches,
+                lambda value, place: self._stand_in(value, place, member),
+                lambda value: isinstance(value, _CALLERS),
+            )
+            for name, value in list(attributes(one)):
+                if known.get(name, known) is not value:
+                    parts.attribute(one, name, value)
+                    seen[name] = getattr(one, name, None)
 
-    def _one(self, value: Any, member: Member, number: int) -> Any:
+        member.look = lambda: look({})
+        member.changed = lambda: look(seen)
+        look({})
+
+    def _stand_in(self, value: Any, place: Place, member: Member) -> Any:
+        """Return what stands in for a value at a place, which may be the value itself; None: look into it."""
         if isinstance(value, (ChatAgent, Team)):
-            self.wrap(value, home=member)
+            self.wrap(value, home=member, guest=place is Place.DEEP)
         elif isinstance(value, TaskRunnerTool):
-            self.wrap(value._task_runner, home=member)
-        elif isinstance(value, ChatCompletionClient):
+            self.wrap(value._task_runner, home=member, guest=place is Place.DEEP)
+        elif isinstance(value, _STAND_INS):
+            return self._stands_already(value, place, member)
+        elif isinstance(value, _CALLERS):
+            return self._new(value, place, member)
+        elif not isinstance(value, (BaseTool, TerminationCondition)):
+            return None
+        return value  # pyright: ignore[reportUnknownVariableType]  # a tool of any arguments
+
+    def _stands_already(self, value: Any, place: Place, member: Member) -> Any:
+        other: Member = value._member
+        if place is Place.OWN and other is not member:
+            return self._new(value._inner, place, member)  # an agent that was given what another one has
+        if other.shared is not self._shared:
+            raise InvalidArgument(
+                f"{member.name!r} holds a {type(value._inner).__name__} in a container or a helper object that the session "
+                f"{other.shared.session.id!r} has wrapped. Nothing was changed. Wrap all agents that share it by one serializer, "
+                "or give each a container of its own."
+            )
+        return value
+
+    def _new(self, value: Any, place: Place, member: Member) -> Any:
+        key = id(member), id(value), place is not Place.OWN
+        if key not in self._stand_ins:
+            self._stand_ins[key] = made = self._made(value, member)
+            made._shared_part = place is not Place.OWN
+        return self._stand_ins[key]
+
+    def _made(self, value: Any, member: Member) -> Any:
+        names = self._shared.names
+        if isinstance(value, ChatCompletionClient):
             for method in ("total_usage", "actual_usage"):
                 self._patches.replace(value, method, lambda stock: count_replayed(stock, value))
             return DurableModelClient(value, member)
-        elif isinstance(value, Workbench):
-            for tool in value._tools if isinstance(value, StaticWorkbench) else ():
-                self._one(tool, member, 0)
-            return durable_workbench(value, member)
-        elif isinstance(value, CodeExecutor):
+        if isinstance(value, CodeExecutor):
+            names.other("execute_code")
             return DurableExecutor(value, member)
-        elif isinstance(value, Memory):
-            return DurableMemory(value, member, number)
-        return value
+        if isinstance(value, Memory):
+            numbers = self._memories.setdefault(id(member), {})
+            return DurableMemory(value, member, numbers.setdefault(id(value), len(numbers)))
+        workbench = durable_workbench(value, member)
+        if isinstance(workbench, DurableStaticWorkbench):
+            names.static(value)
+            for tool in value._tools:
+                self._stand_in(tool, Place.OWN, member)
+            workbench.prepare()  # a policy that does not fit a tool is refused here
+        else:
+            names.dynamic(value)
+        return workbench
 
     def _condition(self, condition: Any, member: Member, count: list[int]) -> TerminationCondition:
         """Return a condition whose parts are recorded where they say something else next time."""

@@ -24,6 +24,7 @@ from workflows.runtime.types.internal_state import BrokerState
 from workflows.runtime.types.results import StepWorkerFailed, StepWorkerResult, StepWorkerStateContextVar
 from workflows.runtime.types.ticks import TickAddEvent, TickSessionStart, TickStepResult
 
+from letitloop.codecs import default_codecs
 from letitloop.errors import Halt, RunHalted
 from letitloop_llamaindex.folding import NOBODY, AlreadySent, Folded
 from letitloop_llamaindex.serializers import ExactSerializer
@@ -105,7 +106,7 @@ class Drive:
         self, stock: WorkflowRunFunction, init_state: BrokerState, start_event: StartEvent | None, tags: dict[str, Any] | None
     ) -> StopEvent:
         await self._log.open()
-        if self._log.finished is not None:
+        if self._log.finished is not None and await self._log.answers(self._question(start_event)):
             return await self._recall(self._log.finished, start_event)
         folded = await self._resume(init_state, start_event)
         try:
@@ -119,7 +120,7 @@ class Drive:
         except BaseException as exc:
             self._log.fail(exc)
             raise
-        await self._log.finish(await self._final(result))
+        await self._log.finish({**await self._final(result), "asked": self._question(start_event)})
         return result
 
     async def _resume(self, init_state: BrokerState, start_event: StartEvent | None) -> Folded:
@@ -175,6 +176,11 @@ class Drive:
         self._show_again(codec.decode_value(finished["stream"]))
         self._publish(result)
         return result
+
+    def _question(self, start_event: StartEvent | None) -> dict[str, str]:
+        """Return what the run is asked, by name; compared, and never recorded: it may hold live objects."""
+        asked = {"workflow": type(self._workflow).__qualname__, **_asked(start_event)}
+        return {name: default_codecs.fingerprint((value,), {}).hex() for name, value in asked.items()}
 
     async def _final(self, result: StopEvent) -> dict[str, Any]:
         codec = TickCodec()

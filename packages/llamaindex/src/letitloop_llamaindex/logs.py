@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from letitloop.codecs import default_codecs
+from letitloop.errors import StepChanged
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import reopened, settled
 from letitloop.runs.drive_async import in_thread
@@ -32,8 +33,12 @@ class Options:
     sync: Literal["power", "process"] = "power"
     on_change: Literal["raise", "rerun", "reuse"] = "raise"
 
-    def spec(self, run_id: str) -> Spec:
+    def spec(self, run_id: str, *, on_complete: Literal["return", "restart"] = "return") -> Spec:
         """Return the specification of a run's log.
+
+        Args:
+            run_id: the run's name.
+            on_complete: what is done if it is finished.
 
         Raises:
             InvalidArgument: an option has a value that means nothing.
@@ -43,7 +48,7 @@ class Options:
             goal_id=f"llamaindex:{run_id}",
             store=self.store,
             on_change=self.on_change,
-            on_complete="return",
+            on_complete=on_complete,
             on_locked="raise",
             sync=self.sync,
             codecs=default_codecs,
@@ -70,6 +75,8 @@ class RunLog:
     def __init__(self, options: Options, run_id: str, name: str) -> None:
         around = current_scope()
         self._inside = around.inner(name) if around is not None and around.run.active else None
+        self._options = options
+        self._run_id = run_id
         self._spec = options.spec(run_id)
         self._scope: Scope | None = self._inside
         self._run: Run | None = None
@@ -104,6 +111,32 @@ class RunLog:
             self.finished = opened.value
         else:
             self._run, self._scope = opened, opened.root
+
+    async def answers(self, asked: Mapping[str, str]) -> bool:
+        """Tell whether the finished run answers what is asked; if it is to be run anew, it is open from here on.
+
+        Args:
+            asked: fingerprints of what is asked, by name.
+
+        Raises:
+            StepChanged: something else was asked then.
+        """
+        recorded: Mapping[str, str] = self.finished["asked"]
+        changed = tuple(name for name in {**recorded, **asked} if recorded.get(name) != asked.get(name))
+        if not changed or self._options.on_change == "reuse":
+            return True
+        if self._options.on_change == "rerun" and self._inside is None:
+            self.finished = None
+            self._spec = self._options.spec(self._run_id, on_complete="restart")
+            await self.open()
+            return False
+        raise StepChanged(
+            f"run {self._run_id!r} is finished, and was asked something else: {', '.join(map(repr, changed))} differ. Nothing was "
+            'run here. Take another run_id; or on_change="rerun" runs it anew, and "reuse" returns the recorded result.',
+            run_id=self._run_id,
+            step="start",
+            arguments=changed,
+        )
 
     @property
     def scope(self) -> Scope:
