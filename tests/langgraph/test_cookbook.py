@@ -120,7 +120,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 class ChatDeepSeek(BaseChatModel):
     model: str
-    _llm_type = "stub"
+    @property
+    def _llm_type(self): return "stub"
     def _generate(self, messages, stop=None, run_manager=None, **kwargs):
         used = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
         answer = f"{self.model} was asked with {os.environ['DEEPSEEK_API_KEY']!r}."
