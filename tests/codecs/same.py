@@ -74,7 +74,8 @@ def _state(a, b, where):
     missing = object()
     found = []
     for name in sorted(names - {"__dict__", "__weakref__", "_attrs_cached_hash", "__orig_class__"}):
-        x, y = getattr(a, name, missing), getattr(b, name, missing)
+        absent = None if name == "__pydantic_private__" else missing  # pydantic takes it for None where it is not set
+        x, y = getattr(a, name, absent), getattr(b, name, absent)
         if (x is missing) != (y is missing):
             return f"{where}.{name}: set on one side only"
         if x is not missing:

@@ -182,7 +182,8 @@ def _fields(spec: Spec, value: Any, meta: dict[str, Any]) -> dict[str, Any]:
 def _pydantic(spec: Spec, value: Any, meta: dict[str, Any]) -> list[str]:
     try:
         fields_set = value.__pydantic_fields_set__
-        extra, private = value.__pydantic_extra__, value.__pydantic_private__
+        extra = value.__pydantic_extra__
+        private = getattr(value, "__pydantic_private__", None)  # before pydantic 2.13, model_construct() may leave it out
     except AttributeError as error:
         raise Refused("it was never initialised") from error
     if fields_set != spec.nameset:
