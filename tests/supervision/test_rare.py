@@ -230,3 +230,61 @@ def test_a_guard_that_somebody_ended_is_no_reason_to_stop_watching(tmp_path):
     os.kill(int(group), signal.SIGKILL)
     process.stdin.write("go\n")
     assert end_of(process).code == 5
+
+
+@pytest.mark.parametrize(("together", "handles", "code"), [(1, True, 7), (2, True, 7), (1, False, -15), (2, False, -15)])
+def test_sigterm_to_the_caller_of_an_async_function_is_told_to_its_process(tmp_path, together, handles, code):
+    text = f"""
+        import asyncio
+        from letitloop import supervise
+
+        @supervise
+        async def work(number):
+            def told(*_): raise SystemExit(7)
+            if {handles}: signal.signal(signal.SIGTERM, told)
+            try:
+                print("ready", flush=True)
+                while True: signal.pause()
+            finally:
+                print("finally", flush=True)
+
+        async def main():
+            await asyncio.gather(*(work(n) for n in range({together})), return_exceptions=True)
+            print("never", flush=True)
+
+        asyncio.run(main())
+    """
+    path = script(tmp_path, text)
+    process = subprocess.Popen([sys.executable, str(path)], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert [process.stdout.readline() for _ in range(together)] == ["ready\n"] * together
+    process.terminate()
+    out, _ = process.communicate(timeout=DEADLINE)
+    assert out == "finally\n" * together * handles
+    assert process.returncode == code
+
+
+def test_a_handler_of_the_users_own_loop_stays_in_charge(tmp_path):
+    text = """
+        import asyncio
+        from letitloop import supervise
+
+        @supervise
+        async def work():
+            print("ready", flush=True)
+            while not os.path.exists("go on"): time.sleep(0.01)
+            return "done"
+
+        async def main():
+            told = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, lambda: (told.set(), open("go on", "w").close()))
+            print(await work(), told.is_set(), loop.remove_signal_handler(signal.SIGTERM), flush=True)
+
+        asyncio.run(main())
+    """
+    path = script(tmp_path, text)
+    process = subprocess.Popen([sys.executable, str(path)], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    out, _ = process.communicate(timeout=DEADLINE)
+    assert (out, process.returncode) == ("done True True\n", 0)

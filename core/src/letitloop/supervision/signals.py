@@ -7,14 +7,16 @@ import signal
 import sys
 import threading
 from collections import deque
+from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable, Collection, Generator
     from types import FrameType, TracebackType
     from typing import Any
 
-__all__ = ["CANCEL", "STOPPING", "SUSPENDING", "Mailbox", "numbers"]
+__all__ = ["CANCEL", "STOPPING", "SUSPENDING", "Mailbox", "heard_by_loop", "numbers"]
 
 
 def numbers(*names: str) -> tuple[int, ...]:
@@ -134,3 +136,50 @@ class Mailbox:
             poll = select.poll()
             poll.register(self._ends[0], select.POLLIN)
             poll.poll(seconds * 1000)
+
+
+_TO_LOOPS = numbers("SIGTERM", "SIGHUP")
+"""What ends a program whose event loop has no handler for it; Ctrl+C cancels the loop's main task by itself."""
+
+_listening: dict[AbstractEventLoop, tuple[list[Callable[[int], None]], list[int]]] = {}
+"""Who listens on a loop, and which handlers were put there for them."""
+
+
+@contextmanager
+def heard_by_loop(loop: AbstractEventLoop, hear: Callable[[int], None]) -> Generator[None]:
+    """Let ``hear`` be told, inside the block, of signals that would end the program; those that it handles itself stay its own.
+
+    Args:
+        loop: the running event loop. Where it is not the main thread's, or knows no signals, nothing is heard.
+        hear: called on the loop, with the signal's number.
+    """
+    if loop not in _listening:
+        _listening[loop] = [], _listen(loop)
+    listeners, added = _listening[loop]
+    listeners.append(hear)
+    try:
+        yield
+    finally:
+        listeners.remove(hear)
+        if not listeners:
+            del _listening[loop]
+            for number in added:
+                loop.remove_signal_handler(number)
+
+
+def _listen(loop: AbstractEventLoop) -> list[int]:
+    """Put handlers where there are none; return for which signals."""
+
+    def tell(number: int) -> None:
+        for hear in list(_listening[loop][0]):
+            hear(number)
+
+    added: list[int] = []
+    for number in _TO_LOOPS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            try:
+                loop.add_signal_handler(number, tell, number)
+            except (NotImplementedError, RuntimeError, ValueError):  # another system, another loop, another thread
+                break
+            added.append(number)
+    return added

@@ -13,7 +13,7 @@ from letitloop.runs.identity import ASYNC, call_kind, function_goal
 from letitloop.supervision.deaths import Death, is_permanent, what_ended
 from letitloop.supervision.policy import DEFAULT_RESTART_ON, Policy
 from letitloop.supervision.reports import Teller
-from letitloop.supervision.signals import CANCEL, Mailbox
+from letitloop.supervision.signals import CANCEL, Mailbox, heard_by_loop
 from letitloop.supervision.transfer import Outcome, read
 from letitloop.supervision.watcher import Limits, Watcher
 
@@ -231,7 +231,12 @@ def _drive_async(spec: _Spec) -> Callable[..., Any]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[Ending, Outcome | None]] = loop.create_future()
         mailboxes: list[Mailbox] = []
-        cancelled = threading.Event()
+        told: list[int] = []
+
+        def tell(number: int) -> None:
+            told.append(number)
+            for mailbox in mailboxes:
+                mailbox.put(number)
 
         def settle(result: tuple[Ending, Outcome | None] | None, error: BaseException | None) -> None:
             if not done.done():
@@ -242,8 +247,8 @@ def _drive_async(spec: _Spec) -> Callable[..., Any]:
             try:
                 with Mailbox() as mailbox:
                     mailboxes.append(mailbox)
-                    if cancelled.is_set():
-                        mailbox.put(CANCEL)
+                    for number in told:  # before there was anybody to tell it to
+                        mailbox.put(number)
                     result = _watch(spec, args, kwargs, mailbox)
             except BaseException as exc:
                 error = exc
@@ -254,15 +259,14 @@ def _drive_async(spec: _Spec) -> Callable[..., Any]:
 
         # the thread that forks stays until the process has ended: its end would be taken for the parent's death
         thread = threading.Thread(target=work, name=f"supervise {spec.target}", daemon=True)
-        thread.start()
-        try:
-            ending, outcome = await asyncio.shield(done)
-        except asyncio.CancelledError:
-            cancelled.set()
-            for mailbox in mailboxes:
-                mailbox.put(CANCEL)
-            await asyncio.wait([done])
-            raise
+        with heard_by_loop(loop, tell):
+            thread.start()
+            try:
+                ending, outcome = await asyncio.shield(done)
+            except asyncio.CancelledError:
+                tell(CANCEL)
+                await asyncio.wait([done])
+                raise
         return _conclude(spec, ending, outcome)
 
     return run_supervised
