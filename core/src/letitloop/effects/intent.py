@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import NamedTuple
+
+from letitloop.codecs.digest import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ transitions exist and writes no other.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from hashlib import sha256
 from typing import NamedTuple
 
+from letitloop.codecs.digest import sha256
 from letitloop.effects.intent import Row
 from letitloop.effects.ledger_file import APPEND_ONLY
 from letitloop.effects.machine import Facts, Go, Member, Stub

@@ -10,12 +10,12 @@ import os
 import time
 from base64 import b32encode
 from contextvars import ContextVar
-from hashlib import sha256
 from threading import current_thread
 from weakref import ref
 
 from letitloop import failpoints
 from letitloop.codecs import default_codecs
+from letitloop.codecs.digest import sha256
 from letitloop.codecs.fingerprint import type_name
 from letitloop.effects.ledger_file import LedgerFile, open_ledger
 from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, UnknownOutcome

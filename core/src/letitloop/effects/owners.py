@@ -9,9 +9,9 @@ from __future__ import annotations
 import atexit
 import errno
 import os
-from hashlib import sha256
 from threading import Lock
 
+from letitloop.codecs.digest import sha256
 from letitloop.wal.lock import MAX_NOTES, SUFFIX, left_notes, note_at, pack_note, remove
 from letitloop.wal.lock import Lock as FileLock
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from hashlib import sha256
 from typing import NamedTuple
 
+from letitloop.codecs.digest import sha256
 from letitloop.effects.authority import LARGEST, amount_of, seconds
 from letitloop.effects.intent import Redacted, Row
 from letitloop.effects.intents import Wanted

@@ -6,6 +6,7 @@ A session is a run named by the user. Inside a durable function it is a scope of
 from __future__ import annotations
 
 import atexit
+import os
 from contextlib import contextmanager
 from threading import RLock
 
@@ -17,7 +18,6 @@ from letitloop.runs.scope import Scope, current, current_scope, restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Generator
     from typing import Literal
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from letitloop.runs.run import Run
     from letitloop.store.protocol import Store
 
-__all__ = ["Session", "entered", "reopened", "settled"]
+__all__ = ["Session", "entered", "reopened", "session_from", "settled"]
 
 
 def _session() -> None:
@@ -144,6 +144,38 @@ class Session:
                 assert not isinstance(opened, Value), "a session's run is never finished"
                 run = _open[key] = opened
             return run
+
+
+def session_from(
+    session_id: str,
+    *,
+    kind: str,
+    store: Store | str | os.PathLike[str] | None,
+    wal_dir: str | os.PathLike[str] | None,
+    on_change: Literal["raise", "rerun", "reuse"],
+    auto_resume: bool,
+) -> Session:
+    """Return a session as the options say that adapters take.
+
+    Args:
+        session_id: the user's name for it.
+        kind: which adapter it is of.
+        store: as of :class:`Session`.
+        wal_dir: the same as ``store``, by an older name.
+        on_change: as of :class:`Session`.
+        auto_resume: false: the session is one of a new name, and what is recorded under this one stays as it is.
+
+    Raises:
+        InvalidArgument: both ``store`` and ``wal_dir`` are given, or an option has a value that means nothing.
+
+    Example:
+        >>> session_from("one", kind="x", store="memory:from", wal_dir=None, on_change="raise", auto_resume=True).id
+        'one'
+    """
+    if store is not None and wal_dir is not None:
+        raise InvalidArgument("store=…, wal_dir=…: they mean the same; give one. Nothing was opened.")
+    name = session_id if auto_resume else f"{session_id} {os.urandom(4).hex()}"
+    return Session(name, store=store if wal_dir is None else wal_dir, on_change=on_change, kind=kind)
 
 
 def reopened(scope: Scope) -> Scope:

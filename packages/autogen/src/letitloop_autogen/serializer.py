@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
 from autogen_agentchat.base import ChatAgent, Team
 
 from letitloop.errors import InvalidArgument
 from letitloop.integration.policies import Policies
-from letitloop.integration.sessions import Session
+from letitloop.integration.sessions import session_from
 from letitloop_autogen.driving import Shared
 from letitloop_autogen.wrapping import Wrapping
 
@@ -74,10 +73,9 @@ class AutoGenStateSerializer:
         wal_dir: str | os.PathLike[str] | None = None,
         auto_resume: bool = True,
     ) -> None:
-        if store is not None and wal_dir is not None:
-            raise InvalidArgument("AutoGenStateSerializer(store=…, wal_dir=…): they mean the same; give one. Nothing was opened.")
-        name = session_id if auto_resume else f"{session_id} {uuid4().hex[:8]}"
-        session = Session(name, store=store if wal_dir is None else wal_dir, on_change=on_change, kind="autogen")
+        session = session_from(
+            session_id, kind="autogen", store=store, wal_dir=wal_dir, on_change=on_change, auto_resume=auto_resume
+        )
         self._shared = Shared(session, Policies(dict(tools or {}), default), on_change == "raise")
         self._wrapping = Wrapping(self._shared)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from autogen_core import CancellationToken, ComponentModel
     from autogen_core.tools import BaseTool, ToolSchema
-    from pydantic import BaseModel
 
     from letitloop.runs.scope import Scope
     from letitloop_autogen.driving import Drive, Member, Turn
@@ -44,7 +43,7 @@ class _Calls:
     """What both proxies do about a call."""
 
     _member: Member
-    _inner: Any  # a workbench
+    _inner: Workbench
     _shared_part = False
     _listed: list[ToolSchema]
 
@@ -196,6 +195,29 @@ class _Calls:
     ) -> ToolResult:
         raise NotImplementedError
 
+    # --- the rest is the inner workbench's -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._inner.start()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def reset(self) -> None:
+        await self._inner.reset()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        return await self._inner.save_state()
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        await self._inner.load_state(state)
+
+    def dump_component(self) -> ComponentModel:
+        return self._inner.dump_component()
+
+    def _to_config(self) -> Any:
+        return self._inner._to_config()
+
 
 class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
     """The proxy for a static workbench.
@@ -304,29 +326,6 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
                 emit(item)
         return items[-1]  # type: ignore[no-any-return]  # a stream of tool events ends with the result
 
-    # --- the rest is the inner workbench's -----------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        await self._inner.start()
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def reset(self) -> None:
-        await self._inner.reset()
-
-    async def save_state(self) -> Mapping[str, Any]:
-        return await self._inner.save_state()
-
-    async def load_state(self, state: Mapping[str, Any]) -> None:
-        await self._inner.load_state(state)
-
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
-
-    def _to_config(self) -> Any:
-        return self._inner._to_config()
-
 
 class DurableWorkbench(_Calls, Workbench):
     """The proxy for any other workbench.
@@ -388,29 +387,6 @@ class DurableWorkbench(_Calls, Workbench):
         except Exception as error:
             return ToolResult(name=name, result=[TextResultContent(content=str(error))], is_error=True)
         return ToolResult(name=name, result=[TextResultContent(content=text)])
-
-    # --- the rest is the inner workbench's -----------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        await self._inner.start()
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def reset(self) -> None:
-        await self._inner.reset()
-
-    async def save_state(self) -> Mapping[str, Any]:
-        return await self._inner.save_state()
-
-    async def load_state(self, state: Mapping[str, Any]) -> None:
-        await self._inner.load_state(state)
-
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
-
-    def _to_config(self) -> BaseModel:
-        return self._inner._to_config()
 
 
 def _is_stock(workbench: StaticWorkbench) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 from crewai import Crew
 from crewai.flow import Flow
 
 from letitloop.errors import InvalidArgument
 from letitloop.integration.policies import Policies
-from letitloop.integration.sessions import Session
+from letitloop.integration.sessions import session_from
 from letitloop_crewai.crews import WrappedCrew
 from letitloop_crewai.driving import Shared
 from letitloop_crewai.flows import WrappedFlow
@@ -78,10 +77,9 @@ class CrewAIDurabilityHandler:
         wal_dir: str | os.PathLike[str] | None = None,
         auto_resume: bool = True,
     ) -> None:
-        if store is not None and wal_dir is not None:
-            raise InvalidArgument("CrewAIDurabilityHandler(store=…, wal_dir=…): they mean the same; give one. Nothing was opened.")
-        name = session_id if auto_resume else f"{session_id} {uuid4().hex[:8]}"
-        session = Session(name, store=store if wal_dir is None else wal_dir, on_change=on_change, kind="crewai")
+        session = session_from(
+            session_id, kind="crewai", store=store, wal_dir=wal_dir, on_change=on_change, auto_resume=auto_resume
+        )
         self._shared = Shared(session, Policies(dict(tools or {}), default), on_change)
         self._wrapped: list[Any] = []
         self._names: dict[str, int] = {}

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from letitloop.effects.guard import Effect
 from letitloop.errors import Halt, InvalidArgument
 from letitloop.integration.policies import Policies
-from letitloop.integration.sessions import Session
+from letitloop.integration.sessions import session_from
 from letitloop.runs.scope import restore
 from letitloop_smolagents._binding import Binding, binding_of
 from letitloop_smolagents._framework import agents
@@ -92,8 +91,6 @@ class Durability:
         auto_resume: bool = True,
         agent_name: str = "",
     ) -> None:
-        if store is not None and wal_dir is not None:
-            raise InvalidArgument("wal_dir is another word for store: give one of them. Nothing was opened.")
         self.session_id = session_id if session_id is not None else _script()
         self.policies = Policies(dict(tools or {}), default)
         if isinstance(self.policies.tools.get("python_interpreter"), Effect):
@@ -102,9 +99,9 @@ class Durability:
                 "a tool that the code calls. Nothing was wrapped."
             )
         self._session = functools.partial(
-            Session, store=store if wal_dir is None else wal_dir, on_change=on_change, kind="smolagents"
+            session_from, self.session_id, kind="smolagents", store=store, wal_dir=wal_dir, on_change=on_change
         )
-        self.session = self._session(self.session_id if auto_resume else f"{self.session_id} {uuid4().hex[:8]}")
+        self.session = self._session(auto_resume=auto_resume)
         self.replaying = False
         self.step_replayed = False
         self.agent_name = agent_name
@@ -189,7 +186,7 @@ class Durability:
         self.bind(agent)
         if not self._auto_resume:
             self._auto_resume = True
-            self.session = self._session(self.session_id)
+            self.session = self._session(auto_resume=True)
         return self.session.root().run.journal.steps_on_record()
 
     def close(self) -> None:
