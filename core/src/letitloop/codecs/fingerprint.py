@@ -40,6 +40,18 @@ _METHOD = class_of(_probe.__get__(0))
 _QUALNAME = vars(type)["__qualname__"]
 
 
+def hints(fingerprint: bytes) -> list[bytes]:
+    """Return a fingerprint's hints, one an argument: where they differ, the arguments do.
+
+    Example:
+        >>> from letitloop.codecs import default_codecs
+        >>> one, other = (hints(default_codecs.fingerprint((1, last), {})) for last in (2, 3))
+        >>> [a == b for a, b in zip(one, other)]
+        [True, False]
+    """
+    return [fingerprint[at : at + 4] for at in range(16, len(fingerprint), 4)]
+
+
 def type_name(cls: type) -> str:
     """Name a class as ``module:qualname``."""
     try:

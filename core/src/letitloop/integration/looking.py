@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from letitloop.codecs.fingerprint import hints
 from letitloop.runs.identity import step_key
 from letitloop.runs.records import EFFECT, unpack_head
 
@@ -38,14 +39,12 @@ def differing(scope: Scope, name: str, asked: Mapping[str, object]) -> tuple[str
     entry = scope.run.journal.index.get(step_key(scope.step(name).base, 1))
     if entry is None:
         return None
-    words = dict(asked)
-    now, then = scope.run.codecs.fingerprint((), words), unpack_head(scope.run.journal.payload(entry)).fingerprint
-    if now == then:
-        return ()
-    names = sorted(words)
+    names = sorted(asked)
+    now = hints(scope.run.codecs.fingerprint((), dict(asked)))
+    then = hints(unpack_head(scope.run.journal.payload(entry)).fingerprint)
     if len(now) != len(then):
         return tuple(names)
-    return tuple(one for i, one in enumerate(names) if now[16 + 4 * i :][:4] != then[16 + 4 * i :][:4])
+    return tuple(name for name, one, other in zip(names, now, then, strict=True) if one != other)
 
 
 def recorded_scopes(scope: Scope) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from itertools import count
 from time import time
 
 from letitloop import failpoints
+from letitloop.codecs.fingerprint import hints
 from letitloop.errors import CodecError, Halt, LogPoisoned, RecordTooLarge, StepChanged, UnencodableError, command
 from letitloop.runs.exits import announce
 from letitloop.runs.failures import chain, encode_failure
@@ -353,11 +354,10 @@ class Run:
     def _step_changed(self, call: Call, head: Head, effects: list[str]) -> StepChanged:
         step = call.key.decode()
         names = argument_names(*unwrapped(call.fn, call.args, call.kwargs))
-        now, then = call.fingerprint[16:], head.fingerprint[16:]
-        differing = [name for i, name in enumerate(names) if now[4 * i : 4 * i + 4] != then[4 * i : 4 * i + 4]]
+        now, then = hints(call.fingerprint), hints(head.fingerprint)
+        differing = [name for i, name in enumerate(names) if now[i : i + 1] != then[i : i + 1]]
         if len(now) != len(then):
-            count, before = len(now) // 4, len(then) // 4
-            what = f"it is called with {count} argument{'s' * (count != 1)} now and was recorded with {before}"
+            what = f"it is called with {len(now)} argument{'s' * (len(now) != 1)} now and was recorded with {len(then)}"
         elif differing:
             what = f"{', '.join(repr(name) for name in differing)} differ{'s' * (len(differing) == 1)} from what was recorded"
         else:
