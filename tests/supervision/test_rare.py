@@ -288,3 +288,53 @@ def test_a_handler_of_the_users_own_loop_stays_in_charge(tmp_path):
     process.terminate()
     out, _ = process.communicate(timeout=DEADLINE)
     assert (out, process.returncode) == ("done True True\n", 0)
+
+
+ON_A_THREAD = """
+    import threading
+    from letitloop import supervise
+
+    @supervise(grace={grace}, start={start!r})
+    def work():
+        {first}
+        try:
+            print("ready", flush=True)
+            while True: signal.pause()
+        finally:
+            print("on standard error", file=sys.stderr, flush=True)
+            print("finally", flush=True)
+
+    def told(*_): raise SystemExit(7)
+
+    if __name__ == "__main__":
+        thread = threading.Thread(target=work)
+        thread.start()
+        if {joins}: thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process what ended its parent")
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("number", "first", "grace", "said"),
+    [
+        (signal.SIGTERM, "signal.signal(signal.SIGTERM, told)", 10.0, True),
+        (signal.SIGHUP, "signal.signal(signal.SIGHUP, told)", 10.0, True),
+        (signal.SIGTERM, "pass", 10.0, False),  # it ends the process as it ended the caller
+        (signal.SIGTERM, "signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, False),  # killed when that time is over
+        (signal.SIGTERM, "signal.signal(signal.SIGTERM, told)", 0, False),
+        (signal.SIGKILL, "signal.signal(signal.SIGTERM, told)", 10.0, False),  # it asks for no time
+    ],
+)
+def test_a_signal_that_ends_the_caller_on_a_thread_is_told_to_the_process(tmp_path, start, number, first, grace, said):
+    if start == "spawn":
+        first = first.replace("told", "lambda *_: sys.exit(7)")
+    path = script(tmp_path, ON_A_THREAD.format(start=start, first=first, grace=grace, joins=start == "fork"))
+    process = subprocess.Popen(
+        [sys.executable, str(path)], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=DEADLINE)  # the end of its streams: nothing is left
+    assert process.returncode == -number
+    assert (out, "on standard error" in err) == ("finally\n" * said, said)

@@ -270,6 +270,24 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(tmp_path, shell):
     shell.until("code 130")
 
 
+def test_a_program_that_stops_itself_stops_the_job(tmp_path, shell):
+    program = """
+        for _ in range(2): os.kill(os.getpid(), signal.SIGTSTP)
+        print("<" + input() + ">", flush=True)
+    """
+    shell.type(shlex.join(map(str, lil(script(tmp_path, program)))) + "\n")
+    for number in (1, 2):
+        shell.until("Stopped")
+        shell.type(f"echo the shell is back: $(({number} * 11))\n")
+        shell.until(f"the shell is back: {number * 11}")
+        shell.type("fg\n")
+        shell.until("watch")
+    shell.type("typed\n")
+    shell.until("<typed>")
+    shell.type("echo code $?\n")
+    shell.until("code 0")
+
+
 def test_time_that_a_job_was_stopped_for_does_not_count(tmp_path, shell):
     program = 'print("ready", life(), flush=True)\nprint("<" + input() + ">", flush=True)'
     shell.type(shlex.join(map(str, lil("--timeout", "5", "--stall", "5", script(tmp_path, program)))) + "\n")

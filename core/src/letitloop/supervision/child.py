@@ -52,25 +52,29 @@ class _Group:
 
     Args:
         file: what the guard removes if the watcher dies.
+        errors: where the group's standard error is read.
+        grace: seconds that the guard gives the group after a signal that ended the watcher.
         fresh: start the guard as an interpreter of its own: this process may have threads, and must not be forked.
 
     Attributes:
         number: the group's.
     """
 
-    def __init__(self, file: str, *, fresh: bool) -> None:
+    def __init__(self, file: str, errors: int, grace: float, *, fresh: bool) -> None:
         life, self._life = private_pipe()
         self.report, report = map(above_standard, os.pipe())
         keep_private(self.report)
         self._echoes: dict[int, int] = {}
         try:
             if fresh:
-                program = [sys.executable, "-I", "-S", guard.__code__.co_filename, str(life), str(report), file]
-                self._process: Any = subprocess.Popen(program, pass_fds=(life, report), stdin=subprocess.DEVNULL)
+                words = [guard.__code__.co_filename, str(life), str(report), file, str(errors), str(grace)]
+                self._process: Any = subprocess.Popen(
+                    [sys.executable, "-I", "-S", *words], pass_fds=(life, report, errors), stdin=subprocess.DEVNULL
+                )
                 self.number: int = self._process.pid
             else:
                 self._process = None
-                self.number = self._fork(life, report, file)
+                self.number = self._fork(life, report, file, errors, grace)
         finally:
             os.close(life)
             os.close(report)
@@ -79,18 +83,20 @@ class _Group:
             raise OSError("the process group of the watched process could not be made")
         os.set_blocking(self.report, False)
 
-    def _fork(self, life: int, report: int, file: str) -> int:
+    def _fork(self, life: int, report: int, file: str, errors: int, grace: float) -> int:
+        errors = os.dup(errors)  # what is private is closed by the fork
         pid = fork()
         if pid:
+            os.close(errors)
             return pid
         try:
             signal.set_wakeup_fd(-1)
-            for descriptor in (0, 1, 2):  # its streams would keep others from seeing their end
+            kept = sorted((life, report, errors) if grace else (life, report))
+            for descriptor in (0, 1) if grace else (0, 1, 2):  # its streams would keep others from seeing their end
                 _close_quietly(descriptor)
-            first, second = sorted((life, report))
-            for low, high in ((3, first), (first + 1, second), (second + 1, _most_descriptors())):
-                os.closerange(low, high)
-            guard(life, report, file)
+            for low, high in zip([2, *kept], [*kept, _most_descriptors()], strict=True):
+                os.closerange(low + 1, high)
+            guard(life, report, file, errors, grace)
         finally:
             os._exit(1)
 
@@ -204,16 +210,18 @@ class Child:
         mailbox: what wakes the watcher besides the process.
         terminal: the watcher's terminal.
         file: what the guard removes if the watcher dies.
+        grace: seconds that it has after a signal that ended the watcher, if that hears none: it is on a thread.
         fresh: whether this process must not be forked.
 
     Attributes:
         pid: the process.
+        outlived: whether the guard alone ends it when the watcher dies, after that time.
         status: its exit code, or the negative number of the signal that ended it; None while it lives.
         result: what it told its parent: what came out of a pipe, or lies in ``result_file``.
         result_file: where a process that has no such pipe leaves its result; empty for a program.
     """
 
-    def __init__(self, mailbox: Mailbox, terminal: Terminal, file: str, *, fresh: bool) -> None:
+    def __init__(self, mailbox: Mailbox, terminal: Terminal, file: str, grace: float, *, fresh: bool) -> None:
         self._mailbox = mailbox
         self._terminal = terminal
         self._errors = Errors()
@@ -224,17 +232,18 @@ class Child:
         self.status: int | None = None
         self.result = bytearray()
         self.result_file = ""
+        self.outlived = not mailbox.on_main_thread and grace > 0
         prctl()  # looked up while there is time
         try:
-            self._group = _Group(file, fresh=fresh)
+            self._group = _Group(file, self._errors.source, grace if self.outlived else 0.0, fresh=fresh)
         except BaseException:
             self._errors.close()
             raise
 
     def enter(self) -> Callable[[], None]:
-        """Return what the child does first, between fork and exec: join the group, and die with the watcher."""
+        """Return what the child does first, between fork and exec: join the group, and die with a watcher that tells it before."""
         self.take_terminal()
-        number, parent, call = self._group.number, os.getpid(), prctl()
+        number, parent, call = self._group.number, os.getpid(), None if self.outlived else prctl()
 
         def become() -> None:
             os.setpgid(0, number)
@@ -302,7 +311,7 @@ class Child:
         if self._result in ready:
             self._read_result()
         heard = self._mind(self._group.heard()) if self._group.report in ready else []
-        if self._pidfd in ready or self._pidfd < 0 or self._looks_until:
+        if self._pidfd in ready or self._pidfd < 0 or self._looks_until or self._mailbox.fileno() in ready:
             heard += self._look()
         return heard
 

@@ -41,8 +41,9 @@ if sys.platform == "win32":
         """A watched process; see :class:`letitloop.supervision.child.Child`."""
 
         group = 0
+        outlived = False
 
-        def __init__(self, mailbox: Mailbox, terminal: Terminal, file: str, *, fresh: bool) -> None:
+        def __init__(self, mailbox: Mailbox, terminal: Terminal, file: str, grace: float, *, fresh: bool) -> None:
             self._mailbox = mailbox
             self._process: subprocess.Popen[bytes] | None = None
             self._job: Any = None

@@ -44,13 +44,15 @@ class Mailbox:
     nothing but :meth:`put`.
 
     Args:
-        everything: whether signals that only the watched process knows the meaning of (SIGUSR1) are heard too.
+        everything: whether signals that only the watched process knows the meaning of (SIGUSR1) are heard too, and it wakes
+            when the process has stopped.
 
     Attributes:
         former: the handlers that were there before.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
+        self._everything = everything
         self._wanted = STOPPING + _JOB + (_PASSED_ON if everything else ())
         self._arrived: deque[int] = deque()
         self._arrival = threading.Event()
@@ -73,7 +75,9 @@ class Mailbox:
                     signal.signal(number, self._hear)
             if hasattr(signal, "SIGCHLD"):  # ignored, it would have the system keep no exit status
                 self.former[signal.SIGCHLD] = signal.getsignal(signal.SIGCHLD)
-                if self.former[signal.SIGCHLD] is signal.SIG_IGN:
+                if self._everything:  # this program has no other children
+                    signal.signal(signal.SIGCHLD, self._wake)
+                elif self.former[signal.SIGCHLD] is signal.SIG_IGN:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
@@ -98,6 +102,9 @@ class Mailbox:
         """Let a signal arrive; from any thread."""
         self._arrived.append(number)
         self._arrival.set()
+        self._wake()
+
+    def _wake(self, *_: object) -> None:
         try:
             os.write(self._ends[1], b"!")
         except OSError:  # full: it wakes already; or there is no pipe on this system

@@ -47,7 +47,7 @@ def starter(call: Call, mailbox: Mailbox) -> Generator[Callable[[Child, dict[str
                 environment.setdefault("PYTHONFAULTHANDLER", "1")
             _unlink(path + ".out")
             child.result_file = path + ".out"
-            words = [json.dumps(sys.path), path, str(child.group), str(os.getpid())]
+            words = [json.dumps(sys.path), path, str(child.group), str(os.getpid()), "guard" if child.outlived else "parent"]
             run_fresh(child, [*interpreter(), "-c", _PROGRAM, *words], environment)
 
         yield start
@@ -106,7 +106,7 @@ def _main_program(*, needed: bool) -> tuple[str, str]:
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if name and name != "__main__":
         return ("module", name) if needed or not name.endswith(".__main__") else ("", "")
-    path = getattr(main, "__file__", None)
+    path = getattr(main, "__file__", None) or getattr(getattr(main, "__loader__", None), "path", None)  # gone when it has ended
     if path:
         path = os.path.abspath(path)
         return ("path", path if os.path.exists(path) else os.path.dirname(path))  # else in a zip file, which is run as a whole
@@ -124,13 +124,13 @@ def _code_of_main() -> str:
     )
 
 
-def main(path: str, group: str, parent: str) -> None:
+def main(path: str, group: str, parent: str, dies_by: str) -> None:
     """Be the function's process."""
     if sys.platform != "win32":
         from letitloop.supervision.child import die_with_parent, prctl
 
         os.setpgid(0, int(group))
-        die_with_parent(int(parent), prctl())
+        die_with_parent(int(parent), prctl() if dies_by == "parent" else None)
     with open(path, "rb") as file:
         said: Any = default_codecs.decode(file.read())
     data, code = _outcome(said)

@@ -172,14 +172,17 @@ class Watcher:
         """
         for _ in range(_TRIES):
             try:
-                return Child(self._mailbox, self._terminal, self._progress.file, fresh=self._fresh)
+                return self._new_child()
             except OSError as exc:
                 if death is None or exc.errno not in _PASSING:
                     raise
             ending = self._wait(time.monotonic() + 1.0, death)
             if ending is not None:
                 return ending
-        return Child(self._mailbox, self._terminal, self._progress.file, fresh=self._fresh)
+        return self._new_child()
+
+    def _new_child(self) -> Child:
+        return Child(self._mailbox, self._terminal, self._progress.file, self._limits.grace, fresh=self._fresh)
 
     # --- one life ------------------------------------------------------------------------------------------------------------
 
