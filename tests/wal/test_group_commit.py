@@ -230,3 +230,89 @@ def test_records_that_an_interrupted_leader_had_taken_are_acknowledged_to_nobody
     assert list(crowd.outcomes.values()) == [LogPoisoned] * (FOLLOWERS - 1)
     log.close()
     assert [entry.key for entry in open_log("/sim/run.wal", fs=fs).entries] == [b"leader"]
+
+
+def test_a_compaction_waits_for_whoever_syncs_and_keeps_what_came_meanwhile(waiters):
+    fs = Held()
+    log = open_log("/sim/run.wal", fs=fs)
+    crowd = Crowd(log, fs, waiters)
+    thread = threading.Thread(target=log.compact, args=(lambda entries: [one for one in entries if one.key != b"leader"],))
+    thread.start()
+    while len(waiters) <= FOLLOWERS:  # until it has queued up like everybody else
+        pass
+    crowd.go()
+    thread.join(20)
+    assert not thread.is_alive()
+    log.append(STEP, b"after", b"x")
+    everything = sorted(crowd.outcomes.values())
+    log.abandon()
+    assert everything == sorted(["leader", *(f"follower-{number}" for number in range(FOLLOWERS))])
+    fs.kill()
+    for state in fs.crash_states(start=len(fs.operations), leave_out=(".lock",)):  # what was acknowledged survives a power cut
+        log = open_log("/sim/run.wal", fs=SimFs.from_state(state))
+        found = {entry.key.decode(): log.read(entry) for entry in log.entries if entry.kind == STEP}
+        assert found == dict.fromkeys([*(f"follower-{number}" for number in range(FOLLOWERS)), "after"], b"x")
+
+
+def test_no_record_is_lost_to_a_compaction_that_comes_in_between(tmp_path):
+    log = open_log(str(tmp_path / "run.wal"))
+    done = []
+
+    def work(number):
+        for at in range(100):
+            entry = log.append(STEP, b"%d-%d" % (number, at), b"%d" % at)
+            done.append((entry, b"%d" % at))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        log.compact(lambda entries: list(entries))
+        for entry, payload in done[-20:]:
+            assert log.read(entry) == payload
+    log.close()
+    log = open_log(str(tmp_path / "run.wal"))
+    found = {entry.key: log.read(entry) for entry in log.entries if entry.kind == STEP}
+    assert found == {b"%d-%d" % (number, at): b"%d" % at for number in range(4) for at in range(100)}
+    log.close()
+
+
+def test_records_are_read_while_a_compaction_moves_them():
+    class Slow(SimFs):
+        """A disk on which a compaction is interrupted, between the records that it copies, by somebody who reads."""
+
+        moving = None
+
+        def pwrite(self, handle, data, offset):
+            if self.moving is not None:
+                self.moving()
+            return super().pwrite(handle, data, offset)
+
+    fs = Slow()
+    log = open_log("/sim/run.wal", fs=fs)
+    for number in range(40):
+        log.append(STEP, b"%02d" % number, b"payload %02d" % number)  # all of one size: a wrong place holds another's payload
+    log.close()
+    log = open_log("/sim/run.wal", fs=fs)
+    entries = [entry for entry in log.entries if entry.kind == STEP]
+    kept = entries[1::2]
+    found, begun = {}, []
+
+    def look():
+        found.update((entry.key, log.read(entry)) for entry in kept)
+
+    def moving():
+        readers.append(threading.Thread(target=look))
+        readers[-1].start()
+        begun.append(log._rewrites)
+
+    readers = []
+    fs.moving = moving
+    log.compact(lambda _: kept)
+    fs.moving = None
+    for reader in readers:
+        reader.join(20)
+        assert not reader.is_alive()
+    assert any(count & 1 for count in begun), "nobody read while records were moved"
+    assert found == {entry.key: b"payload " + entry.key for entry in kept}
+    log.close()

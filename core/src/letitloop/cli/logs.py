@@ -174,7 +174,7 @@ def _compact(place: DirectoryStore, at: LogAt, key: bytes | None) -> dict[str, A
         log.lock.hand_on()
         dropped = _dropped(log.entries, log.read, at.path)
         if dropped:
-            log.compact(_in_place(log.entries, dropped))
+            log.compact(lambda entries: _in_place(entries, dropped))
     finally:
         log.close()
     view = at.view()

@@ -213,7 +213,7 @@ def open_run(opening: Opening) -> Run | Value:
                     _say(_finished(opening, head))
                 log.close()
                 return value
-            log.compact(())
+            log.compact(lambda _: ())
             journal = Journal([], log.read, spec.codecs, log.path)
             description = {}
         return _begin(opening, log, journal, description)

@@ -46,7 +46,7 @@ from letitloop.wal.seal import Seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
     from letitloop.wal.files import Fs
@@ -120,6 +120,7 @@ class Log:
         self.next_seq = found.seq
         self._durable = found.seq
         self._opened_at = found.seq
+        self._rewrites = 0  # how often a compaction began or ended: odd while one moves the records
         self._near: tuple[int, bytes] = (0, b"")  # a piece of the file that was read last: runs are replayed in their order
         self._guard = threading.Lock()  # all of the state above and below, and every write
         self._syncing = threading.Lock()  # held during a sync
@@ -484,6 +485,20 @@ class Log:
 
     def read(self, entry: Entry) -> bytes:
         """Return a record's payload."""
+        while True:
+            rewrites = self._rewrites
+            try:
+                data = self._read(entry)
+            except (OSError, LogError):
+                if rewrites == self._rewrites and not rewrites & 1:
+                    raise
+            else:
+                if rewrites == self._rewrites and not rewrites & 1:
+                    return data
+            with self._guard:  # a compaction was moving records: after it they are at rest
+                pass
+
+    def _read(self, entry: Entry) -> bytes:
         if 0 <= entry.seq < self._opened_at:  # what was there when the log was opened does not change
             start, near = self._near
             at = entry.offset - start
@@ -524,27 +539,33 @@ class Log:
 
     # --- compaction and close ------------------------------------------------------------------------------------------------
 
-    def compact(self, keep: Iterable[Entry]) -> None:
+    def compact(self, keep: Callable[[list[Entry]], Iterable[Entry]]) -> None:
         """Rewrite the log with some of its records only, by way of a new file that replaces it in one step.
 
         The records are numbered anew; where payloads refer to numbers, keep placeholders for what goes.
 
         Args:
-            keep: the records that stay; their order in the log is kept and their places are updated in place.
+            keep: given the log's records, returns those that stay; their order in the log is kept and their places are updated
+                in place. It is called when no other thread can append any more, and must not write to the log itself.
 
         Raises:
             LogPoisoned: a write failed; the old file is still whole.
         """
-        kept = {id(entry) for entry in keep}
-        self.flush()
-        with self._guard:
+
+        def rewrite() -> None:
             self.check()
+            kept = {id(entry) for entry in keep(self.entries)}
             entries = [entry for entry in self.entries if id(entry) in kept and entry.kind != CLOSE]
+            self._rewrites += 1
             try:
                 self._replace_by(entries)
             except OSError as exc:
                 self._poison_with("compaction", exc)
                 self._check_whole()
+            finally:
+                self._rewrites += 1
+
+        self._at_rest(rewrite)
 
     def _replace_by(self, entries: list[Entry]) -> None:
         payloads = [(entry, self._fs.pread(self._handle, entry.size, entry.offset)) for entry in entries]
@@ -584,19 +605,19 @@ class Log:
             self._closed = True  # from here on nothing is queued by a thread that outlives the run
         try:
             if self._poison is None:
-                self._drain()
-                self._close_cleanly()
+                self._at_rest(self._close_cleanly)
         finally:
             self._let_go()
             self.lock.release()
 
-    def _drain(self) -> None:
-        """Return when all that is queued is durable and no thread leads or waits."""
+    def _at_rest(self, do: Callable[[], None]) -> None:
+        """Do something with the guard held when all that is queued is durable and no thread leads or waits."""
         while True:
             with self._guard:
                 self._check_whole()
                 busy = self._waiters or self._leader not in (0, get_ident())
                 if not busy and not self._queue and self._durable == self.next_seq:
+                    do()
                     return
                 last = self._last()
                 me = self._join()
@@ -613,25 +634,24 @@ class Log:
             _open_logs.discard(self)
 
     def _close_cleanly(self) -> None:
-        with self._guard:
+        """Mark the end and cut off what was allocated ahead; called with the guard held."""
+        if not self._fs.same_file(self._handle, self.path):
+            raise LogError(
+                f"{self.path} was removed or renamed while it was open. The {self.next_seq} records of this run are in no "
+                "file of that name: what was done is not recorded there. Put the file back if you still have it.",
+                path=self.path,
+            )
+        if self.next_seq == self._opened_at and not self._allocated > self._end:
+            return
+        if self.next_seq > self._opened_at:
+            self._queue.append((Entry(CLOSE, b"", -1, 0, -1), b""))
+            self._write_queue()
+        try:
+            self._fs.truncate(self._handle, self._end)
+            self._fs.sync(self._handle)
+        except OSError as exc:
+            self._poison_with("close", exc)
             self._check_whole()
-            if not self._fs.same_file(self._handle, self.path):
-                raise LogError(
-                    f"{self.path} was removed or renamed while it was open. The {self.next_seq} records of this run are in no "
-                    "file of that name: what was done is not recorded there. Put the file back if you still have it.",
-                    path=self.path,
-                )
-            if self.next_seq == self._opened_at and not self._allocated > self._end:
-                return
-            if self.next_seq > self._opened_at:
-                self._queue.append((Entry(CLOSE, b"", -1, 0, -1), b""))
-                self._write_queue()
-            try:
-                self._fs.truncate(self._handle, self._end)
-                self._fs.sync(self._handle)
-            except OSError as exc:
-                self._poison_with("close", exc)
-                self._check_whole()
 
     def __del__(self) -> None:
         # the net under an interrupted opening or close: the lock must not outlive all who know of it

@@ -70,12 +70,15 @@ def shrink(thread: Thread, serde: SerializerProtocol) -> None:
     for place in list(blobs):
         blobs[place] = _kept_blob(thread, contents, place, needed, kept) or blobs[place]
     kept |= {id(entry) for entry, slot in blobs.values() if slot < 0}
-    log.flush()
-    steps = _kept_steps(thread, log.entries)
-    kept |= steps
-    if steps:
-        _leave_places(log.entries, kept)
-    log.compact([entry for entry in log.entries if id(entry) in kept or entry.kind == START])
+
+    def keep(entries: list[Entry]) -> Iterable[Entry]:
+        steps = _kept_steps(thread, entries)  # asked for now: a task of this thread may have recorded one meanwhile
+        kept.update(steps)
+        if steps:
+            _leave_places(entries, kept)
+        return [entry for entry in entries if id(entry) in kept or entry.kind == START]
+
+    log.compact(keep)
     index.blobs = blobs
     index.shadows.clear()
     thread.rewritten()

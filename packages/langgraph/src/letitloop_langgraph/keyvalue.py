@@ -71,7 +71,7 @@ class KeyValueLog(Lease):
 
     def closing(self, log: Log) -> None:
         if len(log.entries) > 2 * len(self._entries) + _SLACK:
-            log.compact([entry for entry in log.entries if entry.kind == START or self._entries.get(entry.key) is entry])
+            log.compact(lambda all_of_it: [one for one in all_of_it if one.kind == START or self._entries.get(one.key) is one])
         self._known = (log.header.uuid, sum(entry.kind in (PUT, DELETE) for entry in log.entries))
 
     def forked(self) -> None:
