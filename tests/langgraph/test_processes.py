@@ -93,7 +93,9 @@ def test_a_stale_run_of_another_process_is_a_conflict_and_loses_nothing(start, t
 
 
 def test_two_that_begin_a_thread_at_once_are_a_conflict_for_the_second(tmp_path):
-    mine, theirs = (LetItLoopCheckpointSaver(store=tmp_path, patience=patience) for patience in (5, 6))  # nothing is shared
+    mine, theirs = (
+        LetItLoopCheckpointSaver(store=tmp_path, sync=sync, patience=5) for sync in ("power", "process")
+    )  # nothing is shared
     running = {"configurable": {**at()["configurable"], "__pregel_runtime": None}}
     assert mine.get_tuple(running) is None
     put(theirs, at(), {"x": 1}, "a")
@@ -106,7 +108,7 @@ def test_two_that_begin_a_thread_at_once_are_a_conflict_for_the_second(tmp_path)
 
 
 def test_a_graph_does_not_begin_in_a_thread_that_another_process_holds(tmp_path):
-    mine, theirs = (LetItLoopCheckpointSaver(store=tmp_path, patience=patience) for patience in (0.05, 6))
+    mine, theirs = (LetItLoopCheckpointSaver(store=tmp_path, sync=sync, patience=0.05) for sync in ("power", "process"))
     put(theirs, at(), {"x": 1}, "a")
     thread = theirs.room.thread("1")
     thread.enter()

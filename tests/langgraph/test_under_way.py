@@ -7,6 +7,7 @@ import gc
 import operator
 import os
 import threading
+import warnings
 from typing import Annotated, TypedDict
 
 import pytest
@@ -14,7 +15,7 @@ from langgraph.graph import START, StateGraph
 
 from letitloop import UnknownOutcome, async_step, step
 from letitloop.store.directory import DirectoryStore
-from letitloop_langgraph import LetItLoopCheckpointSaver, LetItLoopStore, room
+from letitloop_langgraph import LetItLoopCheckpointSaver, LetItLoopStore, durable_config, room
 from letitloop_langgraph.lease import ROOM, log_name
 
 
@@ -99,10 +100,16 @@ async def test_a_cancellation_while_the_log_is_waited_for_leaves_the_thread_free
     config = (await saver.aget_tuple(thread("t"))).config
     saver.close()
     other = DirectoryStore(tmp_path).open_log(ROOM, log_name("t"), sync="power")
+    waiting, tried = saver.room.thread("t"), threading.Event()
+    stock = waiting._open
+
+    def trying(**options):
+        tried.set()
+        return stock(**options)
+
+    waiting._open = trying
     writing = asyncio.ensure_future(saver.aput_writes(config, [("xs", ["2"])], "task"))
-    waiting = saver.room.thread("t")
-    while not writing.done() and waiting.guard.acquire(blocking=False):  # until a worker waits for the log, with the guard held
-        waiting.guard.release()
+    while not tried.is_set():  # until a worker waits for the log
         await asyncio.sleep(0)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -113,6 +120,59 @@ async def test_a_cancellation_while_the_log_is_waited_for_leaves_the_thread_free
     while waiting.users:  # until the loop has heard of the worker
         await asyncio.sleep(0)
     saver.delete_thread("t")
+
+
+async def test_a_step_that_waits_for_another_process_does_not_keep_the_loop_waiting(tmp_path):
+    saver = LetItLoopCheckpointSaver(store=tmp_path)
+    called = []
+
+    async def node(state):
+        saver.room.thread("t").close()  # as after a long silence
+        other = DirectoryStore(tmp_path).open_log(ROOM, log_name("t"), sync="power")
+        steps = [asyncio.ensure_future(async_step("said", called.append, number)) for number in range(2)]
+        for _ in range(100):
+            await asyncio.sleep(0)  # comes to nothing if the loop waits as well
+        assert not called
+        other.close()
+        await asyncio.gather(*steps)
+        return {"xs": ["1"]}
+
+    app = compiled(saver, [(START, "node")], node=node)
+    assert (await asyncio.wait_for(app.ainvoke({"xs": []}, thread("t"), durability="sync"), 60))["xs"] == ["1"]
+    assert sorted(called) == [0, 1]
+
+
+def test_savers_of_other_patience_share_what_is_open(tmp_path):
+    savers = [LetItLoopCheckpointSaver(store=tmp_path, patience=patience) for patience in (1, 90, 2)]
+    for saver in savers:
+        compiled(saver, [(START, "node")], node=lambda state: {"xs": ["1"]}).invoke({"xs": []}, thread("t"))
+    assert len({id(saver.room.thread("t")) for saver in savers}) == 1
+    assert savers[0].room.thread("t").patience == savers[0].room.thread("new").patience == 90
+
+
+def test_a_run_that_goes_on_behind_a_later_one_says_so(tmp_path):
+    saver = LetItLoopCheckpointSaver(store=tmp_path)
+    broken = [True]
+
+    def second(state):
+        if broken[0]:
+            raise RuntimeError("the first of all")
+        return {"xs": ["second"]}
+
+    app = compiled(saver, [(START, "first"), ("first", "second")], first=lambda state: {"xs": ["first"]}, second=second)
+    with pytest.raises(RuntimeError):
+        app.invoke({"xs": ["a"]}, durable_config("t", {"xs": ["a"]}, run="a"))
+    broken[0] = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = app.invoke({"xs": ["b"]}, durable_config("t", {"xs": ["b"]}, run="b"))
+    with pytest.warns(RuntimeWarning, match="run 'a' of thread 't' was not finished, and goes on now from its own checkpoint"):
+        late = app.invoke({"xs": ["a"]}, durable_config("t", {"xs": ["a"]}, run="a"))
+    with warnings.catch_warnings():  # both are finished: each returns its own result, and nothing is to be told
+        warnings.simplefilter("error")
+        assert app.invoke({"xs": ["a"]}, durable_config("t", {"xs": ["a"]}, run="a")) == late
+        assert app.invoke({"xs": ["b"]}, durable_config("t", {"xs": ["b"]}, run="b")) == done
+    assert (late["xs"], done["xs"][-3:]) == (["a", "first", "second"], ["b", "first", "second"])
 
 
 def test_a_halt_leaves_nothing_under_way(tmp_path):

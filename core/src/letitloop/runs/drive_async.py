@@ -163,6 +163,8 @@ async def await_step(call: Call) -> Any:
     run = call.run
     try:
         call.coroutine = None  # it is started, and ends by the lines below
+        if run.woken is not None:
+            await run.woken()
         outcome = run.recall(call)
         if outcome is None:
             outcome = await _carry_out(run, call)

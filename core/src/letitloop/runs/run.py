@@ -19,7 +19,7 @@ from letitloop.wal.format import MAX_RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from letitloop.codecs import Codecs
@@ -167,6 +167,7 @@ class Run:
         "root",
         "store",
         "syncer",
+        "woken",
     )
 
     def __init__(
@@ -198,6 +199,7 @@ class Run:
         self.outer_loop: Any = None  # the event loop that already ran when a sync run was called on its thread
         self.markers: dict[tuple[str, str], object] = {}  # those completed in this drive, and by which thread or task
         self.syncer: Any = None  # of runs.drive_async, which imports asyncio; made by the first async step
+        self.woken: Callable[[], Awaitable[None]] | None = None  # awaited before an async step asks a log that others may hold
         self._on_change = on_change
         self._source_changed = source_changed
         self._failures: list[tuple[Exception, int]] = []
@@ -344,7 +346,7 @@ class Run:
     def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
         if self._on_change == "reuse":
             return self.journal.reuse(changed, call.scope.prefix)
-        effects = self.journal.effects_after(changed.entry, call.scope.prefix) if self._on_change == "rerun" else []
+        effects = self.journal.effects_after(changed.entry, call.scope.prefix)
         if self._on_change == "rerun" and not effects:
             self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
             self.journal.void(changed.entry.seq, call.scope.prefix)
@@ -363,14 +365,15 @@ class Run:
         else:
             what = "its key= differs from the recorded one"
         code = " The function's code has changed since the run began." if self._source_changed else ""
+        rewind = f"{command('rewind', self.id, step)} voids the records from this step on"
         if effects:
             way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
+            rewind += " (what is in the ledger stays there: an effect with the same key does not happen again)"
         else:
             way = "To run it and what follows with the new inputs: on_change='rerun', or"
-        rewind = command("rewind", self.id, step)
         return StepChanged(
-            f"step {step!r} of run {self.id} changed: {what}.{code} Nothing was run, and every record is kept. {way} "
-            f"{rewind} voids the records from this step on; on_change='reuse' hands the recorded result on.",
+            f"step {step!r} of run {self.id} changed: {what}.{code} It was not run, and every record is kept. {way} "
+            f"{rewind}; on_change='reuse' hands the recorded result on.",
             run_id=self.id,
             step=step,
             arguments=tuple(differing),
@@ -430,6 +433,7 @@ class Run:
             halted = LogPoisoned(f"step {call.key.decode()!r} of run {self.id} is not recorded: {halted}", path=halted.path)
         if self._halted is None:
             self._halted = halted
+        announce(halted)  # a session's run has no end at which it could be done
         return halted
 
     def halt(self, halted: Halt) -> None:

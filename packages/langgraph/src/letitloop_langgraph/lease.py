@@ -5,6 +5,7 @@ One timer thread closes what has been idle, for all savers of the process.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import threading
 import time
@@ -88,17 +89,28 @@ class Lease:
             FileNotFoundError: it is absent and ``create`` is false.
             LogPoisoned: a write failed earlier in this process.
         """
-        with self.guard:
-            log = self.log
-            if log is None:
-                log = self._open(create=create, wait=not glance)
-                self._until = time.monotonic() + GLANCE
-            if not log.usable:
-                log.check()
-            self.users += 1
-            if not glance:
-                self._until = max(self._until, time.monotonic() + IDLE)
-            return log
+        began = 0.0
+        while True:
+            try:
+                with self.guard:
+                    log = self.log
+                    if log is None:
+                        log = self._open(create=create)
+                        self._until = time.monotonic() + GLANCE
+                    if not log.usable:
+                        log.check()
+                    self.users += 1
+                    if not glance:
+                        self._until = max(self._until, time.monotonic() + IDLE)
+                    return log
+            except LogLocked as exc:
+                now = time.monotonic()
+                began = began or now
+                if glance:
+                    raise
+                if now - began >= self.patience:
+                    raise self._waited(exc) from None
+            time.sleep(_POLL)  # without the guard, which an event loop may need for what takes no time
 
     def try_enter(self) -> Log | None:
         """Return the log, open until :meth:`leave`, if that takes no time at all; for event loops."""
@@ -108,6 +120,17 @@ class Lease:
             return None if self.log is None else self.enter()
         finally:
             self.guard.release()
+
+    async def enter_on_loop(self) -> None:
+        """Do as :meth:`enter`, without keeping the event loop waiting for the log to be opened."""
+        if self.try_enter() is not None:
+            return
+        entering = asyncio.ensure_future(asyncio.to_thread(self.enter))
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(lambda done: self.leave() if not done.cancelled() and done.exception() is None else None)
+            raise
 
     def leave(self) -> None:
         """The operation is over."""
@@ -122,26 +145,17 @@ class Lease:
         """
         return self.store.view_log(ROOM, self.name)
 
-    def _open(self, *, create: bool, wait: bool) -> Log:
-        deadline = time.monotonic() + (self.patience if wait else 0.0)
-        while True:
-            try:
-                log = self.store.open_log(
-                    ROOM, self.name, sync=self._sync, seal_key=seal_key_from(None), create=create, guarded=GUARDED
-                )
-                break
-            except LogLocked as exc:
-                if time.monotonic() >= deadline:
-                    if not wait:
-                        raise
-                    raise LogLocked(
-                        f"thread log {self.name} is held by process {exc.pid or '(unknown)'}, and was not given back for "
-                        f"{self.patience:g} seconds: a step or an effect of this thread is under way there. Nothing was run or "
-                        "recorded here. Wait for it to end, or give the saver more patience (patience=).",
-                        path=exc.path,
-                        pid=exc.pid,
-                    ) from None
-                time.sleep(_POLL)
+    def _waited(self, exc: LogLocked) -> LogLocked:
+        return LogLocked(
+            f"thread log {self.name} is held by process {exc.pid or '(unknown)'}, and was not given back for "
+            f"{self.patience:g} seconds: a step or an effect of this thread is under way there. Nothing was run or "
+            "recorded here. Wait for it to end, or give the saver more patience (patience=).",
+            path=exc.path,
+            pid=exc.pid,
+        )
+
+    def _open(self, *, create: bool) -> Log:
+        log = self.store.open_log(ROOM, self.name, sync=self._sync, seal_key=seal_key_from(None), create=create, guarded=GUARDED)
         try:
             self.log = log
             self.opened(log)

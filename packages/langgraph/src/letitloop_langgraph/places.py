@@ -124,6 +124,13 @@ class ThreadRun(Run):
             description={"instance": thread.instance},
             in_flight=_in_flight(log),
         )
+        self.woken = self._woken
+
+    async def _woken(self) -> None:
+        """Have the log open: a step that has to wait for another process would keep the event loop waiting."""
+        if self.thread.log is None:
+            await self.thread.enter_on_loop()
+            self.thread.leave()
 
     def moved(self, log: Log, *, anew: bool) -> None:
         """Go on in another opening of the log.
@@ -285,6 +292,7 @@ class Places:
         self._places: dict[tuple[str, str], Place] = {}
         self._shared: dict[bytes, Place] = {}  # of structural paths: tasks that run side by side may have the same one
         self._anchors: dict[str, str] = {}
+        self._later: list[tuple[Place, tuple[str, str]]] = []  # what is to be noted when the log is open again
         self._told = False
 
     # --- the resolver's side -------------------------------------------------------------------------------------------------
@@ -295,19 +303,26 @@ class Places:
         if known is not None and known.info is info:
             return known
         thread = self._thread
+        if self._run is not None and running_loop() is not None:  # which must not wait for a log that another process has
+            with thread.guard:
+                return self._make(self._run, info, config)
         thread.enter()
         try:
             with thread.guard:
-                return self._make(info, config)
+                return self._make(self.run(), info, config)
         finally:
             thread.leave()
 
-    def _make(self, info: Any, config: Any) -> Place:
-        thread = self._thread
-        assert thread.log is not None, "the caller entered"
+    def run(self) -> ThreadRun:
+        """Return the thread as a run; called with the guard held, and the log open if it was never asked for."""
         if self._run is None:
-            self._run = ThreadRun(thread, thread.log)
-            self._run.syncer = thread.syncer
+            assert self._thread.log is not None, "the caller entered"
+            self._run = ThreadRun(self._thread, self._thread.log)
+            self._run.syncer = self._thread.syncer
+        return self._run
+
+    def _make(self, run: ThreadRun, info: Any, config: Any) -> Place:
+        thread = self._thread
         conf = config["configurable"]
         above: dict[str, str] = conf.get("checkpoint_map") or {}
         exits = conf.get("__pregel_durability") == "exit"
@@ -315,21 +330,28 @@ class Places:
         own = next((ns for ns, identity in above.items() if identity == info.checkpoint_id), "")
         structural = exits or (own, info.checkpoint_id) not in stored
         if structural:
-            place = self._structural(info, config, list(above.items()), stored, own, exits=exits)
+            place = self._structural(run, info, config, list(above.items()), stored, own, exits=exits)
         else:
             parts = info.checkpoint_ns.split("|")
             if info.task_id not in info.checkpoint_ns:
                 parts.append(info.task_id)
-            place = Place(self._run, _path(parts), info, stored, (own, info.checkpoint_id))
+            place = Place(run, _path(parts), info, stored, (own, info.checkpoint_id))
         self._places[info.checkpoint_ns, info.task_id] = place
         self._note(place, place.hangs_on)
         return place
 
     def _structural(
-        self, info: Any, config: Any, above: list[tuple[str, str]], stored: list[tuple[str, str]], own: str, *, exits: bool
+        self,
+        run: ThreadRun,
+        info: Any,
+        config: Any,
+        above: list[tuple[str, str]],
+        stored: list[tuple[str, str]],
+        own: str,
+        *,
+        exits: bool,
     ) -> Place:
         """Make a place whose path is the graph's structure: below what the run went on from, or below the nearest stored task."""
-        assert self._run is not None, "made by the caller"
         metadata = config.get("metadata") or {}
         position = [str(part) for part in metadata.get("langgraph_path", ())[1:] if not isinstance(part, tuple)]
         names = [part.partition(":")[0] for part in info.checkpoint_ns.split("|")]
@@ -354,7 +376,7 @@ class Places:
         shared = self._shared.get(prefix)
         if shared is not None and info.node_attempt == 1 and shared.live and shared.task != str(info.task_id):
             return shared
-        place = Place(self._run, prefix, info, stored, hangs_on, anchor if exits else None)
+        place = Place(run, prefix, info, stored, hangs_on, anchor if exits else None)
         self._shared[prefix] = place
         for one in above if exits else ():
             self._note(place, one)
@@ -380,13 +402,20 @@ class Places:
         thread = self._thread
         ns, identity = hangs_on
         known = thread.index.places.setdefault((ns, identity), {})
-        if place.prefix not in known and thread.log is not None:
+        if place.prefix in known:
+            return
+        if thread.log is None:
+            self._later.append((place, hangs_on))
+        else:
             known[place.prefix] = thread.log.queue(PLACE, pack([ns, short(identity)]), place.prefix)
 
     # --- the saver's side ----------------------------------------------------------------------------------------------------
 
     def opened(self, log: Log) -> None:
         """The thread's log was opened."""
+        later, self._later = self._later, []
+        for place, hangs_on in later:
+            self._note(place, hangs_on)
         if self._run is not None:
             self._run.moved(log, anew=not self._in_use())
             if not self._in_use():
@@ -469,5 +498,6 @@ class Places:
     def forget(self) -> None:
         """The thread was deleted."""
         self._run = None
+        self._later.clear()
         self._places.clear()
         self._shared.clear()

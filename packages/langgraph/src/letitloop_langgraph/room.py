@@ -33,8 +33,8 @@ class Room:
 
     def __init__(self, store: Store, *, sync: str, patience: float) -> None:
         self.store = store
+        self.patience = patience
         self._sync = sync
-        self._patience = patience
         self._threads: dict[str, Thread] = {}
         self._known: WeakValueDictionary[str, Thread] = WeakValueDictionary()  # those that somebody still holds as well
         self._guard = threading.Lock()
@@ -46,13 +46,20 @@ class Room:
             if thread is None:
                 thread = self._known.get(thread_id)
                 if thread is None:
-                    thread = Thread(self.store, thread_id, sync=self._sync, patience=self._patience)
+                    thread = Thread(self.store, thread_id, sync=self._sync, patience=self.patience)
                     thread.owner = ref(self)
                     self._known[thread_id] = thread
                 if len(self._threads) >= _KEPT:
                     self._let_go()
                 self._threads[thread_id] = thread
             return thread
+
+    def have_patience(self, seconds: float) -> None:
+        """Wait longer for other processes from now on."""
+        with self._guard:
+            self.patience = seconds
+            for thread in self._known.values():
+                thread.patience = seconds
 
     def _let_go(self) -> None:
         """Forget threads that were closed so long ago that no graph is under way in them."""
@@ -101,17 +108,19 @@ class Room:
             thread.forked()
 
 
-_rooms: WeakValueDictionary[tuple[str, str, float], Room] = WeakValueDictionary()
+_rooms: WeakValueDictionary[tuple[str, str], Room] = WeakValueDictionary()
 _guard = threading.Lock()
 
 
 def room_of(store: Store, *, sync: str, patience: float) -> Room:
-    """Return the room of a store that all savers of this process share."""
+    """Return the room of a store that all savers of this process share; who has the most patience decides for all of them."""
     with _guard:
-        key = (store.location, sync, patience)
+        key = (store.location, sync)
         room = _rooms.get(key)
         if room is None:
             room = _rooms[key] = Room(store, sync=sync, patience=patience)
+        elif patience > room.patience:
+            room.have_patience(patience)
         return room
 
 

@@ -167,7 +167,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         thread, ns = self._place(config)
         identity = checkpoint["id"]
         try:
-            await _enter(thread)
+            await thread.enter_on_loop()
         except BaseException as exc:
             thread.settle(ns, identity, exc)
             raise
@@ -215,7 +215,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
     ) -> None:
         """Do as :meth:`put_writes`; the event loop does not wait for the disk."""
         thread, ns = self._place(config)
-        await _enter(thread)
+        await thread.enter_on_loop()
         try:
             checkpoint = config["configurable"]["checkpoint_id"]
             durable = thread.put_writes(self.serde, ns, checkpoint, writes, task_id, task_path, thread.on_loop)
@@ -246,7 +246,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             thread.broken.pop(ns, None)
 
         def look(contents: Contents) -> CheckpointTuple | None:
-            stored = self._stored(contents, ns, wanted, config if running else {})
+            stored = self._stored(thread, contents, ns, wanted, config if running else {})
             if not wanted or stored is not None:
                 thread.handed_out(ns, None if stored is None else stored.id)
             if stored is None:
@@ -261,7 +261,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             thread.handed_out(ns, None)
         return found  # type: ignore[no-any-return]  # what look returned
 
-    def _stored(self, contents: Contents, ns: str, wanted: str | None, config: Mapping[str, Any]) -> Stored | None:
+    def _stored(self, thread: Thread, contents: Contents, ns: str, wanted: str | None, config: Mapping[str, Any]) -> Stored | None:
         index = contents.index
         if wanted:
             return index.checkpoints.get(ns, {}).get(wanted)
@@ -272,7 +272,10 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             return newest
         if newest.run != run_digest(run_id):
             # a run that the thread has moved past: asked for again, it returns what it came to
-            newest = next((one for one in index.newest_first(ns) if one.run == run_digest(run_id)), newest)
+            mine = next((one for one in index.newest_first(ns) if one.run == run_digest(run_id)), None)
+            if mine is not None:
+                thread.behind[mine.id] = str(run_id)
+                newest = mine
         check_inputs(contents, newest, metadata)
         return newest
 
@@ -490,18 +493,6 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
     def _place(self, config: RunnableConfig) -> tuple[Thread, str]:
         conf = config["configurable"]
         return self.room.thread(str(conf["thread_id"])), conf.get("checkpoint_ns") or ""
-
-
-async def _enter(thread: Thread) -> None:
-    """Enter a thread without keeping the event loop waiting for its log to be opened."""
-    if thread.try_enter() is not None:
-        return
-    entering = asyncio.ensure_future(asyncio.to_thread(thread.enter))
-    try:
-        await asyncio.shield(entering)
-    except asyncio.CancelledError:
-        entering.add_done_callback(lambda done: thread.leave() if not done.cancelled() and done.exception() is None else None)
-        raise
 
 
 def _of_runs(contents: Contents, digests: Collection[bytes]) -> Collection[tuple[str, str]]:

@@ -63,6 +63,7 @@ class Thread(Lease):
         index: the log's records.
         places: where steps and effects of its nodes belong.
         loops: the namespaces that a running graph loaded from here: their checkpoints come here as well.
+        behind: checkpoints of runs that the thread had moved past when they were asked for again, and whose they are.
     """
 
     def __init__(self, store: Store, thread_id: str, *, sync: str, patience: float) -> None:
@@ -70,6 +71,7 @@ class Thread(Lease):
         self.id = thread_id
         self.index = Index()
         self.loops: set[str] = set()
+        self.behind: dict[str, str] = {}
         self.instance = ""
         self.syncer: Syncer | None = None
         self.broken: dict[str, BaseException] = {}  # by namespace: why its checkpoints do not come
@@ -209,8 +211,24 @@ class Thread(Lease):
             self.index.put(stored)
             self._basis[ns, identity] = len(self._foreign.get(ns, ()))
             self.places.superseded(ns, parent, identity)
+            if parent in self.behind:
+                self._tell_of_fork(parent, metadata)
             self._recent.pop((ns, parent or ""), None)
         return durable
+
+    def _tell_of_fork(self, parent: str, metadata: Mapping[str, Any]) -> None:
+        """A run that was not finished goes on, behind one that came after it."""
+        run_id = self.behind.pop(parent)
+        if metadata.get("run_id") == run_id:
+            name = run_id.partition(":")[2]
+            which = f"run {name!r}" if name else "the first run"
+            warnings.warn(
+                f"letitloop: {which} of thread {self.id!r} was not finished, and goes on now "
+                f"from its own checkpoint {parent}. What later runs added to the thread is not part of it, and what is invoked "
+                "next goes on from here. Finish a run before you begin the next one, or give each a thread of its own.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _append(self, log: Log, records: list[Record], stored: Stored, append: Append) -> asyncio.Future[None] | None:
         *blobs, last = records
@@ -362,6 +380,7 @@ class Thread(Lease):
             assert self.log is not None, "the caller entered"
             if self.syncer is None:
                 self.syncer = Syncer(self.log)
+                self.places.run()  # made now: a task's first step may come when the log has been given back
                 self.places.synced_by(self.syncer)
             return self.syncer.append(kind, key, payload)
 
@@ -587,6 +606,7 @@ class Thread(Lease):
         self._basis.clear()
         self._pending.clear()
         self.loops.clear()
+        self.behind.clear()
         self.broken.clear()
         self.places.forget()
 
