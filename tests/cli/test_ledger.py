@@ -452,7 +452,7 @@ def test_without_a_window_nothing_is_sent_again():
 def test_what_certainly_did_not_happen_may_be_tried_again(monkeypatch):
     act("order-4/rejected", how="reject")
     said = lil("ledger", "retry", NS, "order-4/rejected", "--by", "ada")
-    assert "attempt 2 is allowed; the program's next call makes it" in said
+    assert "attempt 2 is allowed: the program's next call makes it" in said
     assert data("ledger", "show", NS, "order-4/rejected")["retry_authorised"] is True
     assert data("ledger", "events", NS, "order-4/rejected")[-1]["actor"] == "human ada"
     monkeypatch.setenv("SHOP", "reject")

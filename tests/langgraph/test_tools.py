@@ -326,6 +326,21 @@ def test_a_policy_that_is_none_is_refused():
         DurableMiddleware(default="never")
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_misspelt_policy_is_refused_before_anything_is_asked(saver, calls, way):
+    app = agent(saver, calls, [AIMessage("done")], [searching(calls)], policies={"serach": "rerun"})
+    with pytest.raises(InvalidArgument, match="'search' has no policy: is that the one meant"):
+        run(app, way, {"messages": [HumanMessage("?")]})
+    assert calls.made == []
+
+
+def test_a_policy_of_a_tool_that_is_not_there_is_told(saver, calls, caplog):
+    app = agent(saver, calls, [AIMessage("done")], [searching(calls)], policies={"pay": "rerun"})
+    run(app, "sync", {"messages": [HumanMessage("?")]})
+    told = [record.getMessage() for record in caplog.records if "guards nothing" in record.getMessage()]
+    assert told == ["letitloop: tools={'pay': …}: the agent has no tool of that name so far, so that policy guards nothing."]
+
+
 # --- effects -----------------------------------------------------------------------------------------------------------------
 
 

@@ -313,6 +313,21 @@ class Refunds:
         return NotExecuted("tombstoned", "its key is occupied")
 
 
+class LeastProvider:
+    """One that cannot be asked afterwards has no methods for it."""
+
+    name = "least"
+    caps = Caps()
+
+    def identity(self) -> str:
+        return "shop-1"
+
+    def validate(self, operation: str, arguments: Mapping[str, Any]) -> None: ...
+
+    def execute(self, dispatch: Dispatch) -> Succeeded:
+        return Succeeded()
+
+
 class NoProvider:
     def execute(self, dispatch: Dispatch) -> None:
         pass
@@ -361,6 +376,7 @@ def ledgers() -> None:
     assert_type(ledger.prune(older_than=timedelta(days=90)), int)
     assert_type(ledger.authorize("refund"), Ticket)
     assert_type(Redacted("00").sha256, str)
+    ledger.run("shop-1", "order-42", LeastProvider())
     ledger.run("shop-1", "order-42", NoProvider())  # type: ignore[arg-type]
     ledger.run("shop-1", "order-42", refunds, bogus=1)  # type: ignore[call-arg]
     ledger.run("shop-1", "order-42", refunds, recover="hope")  # type: ignore[arg-type]

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["approve", "cancel", "deny", "reconcile", "resend", "resolve", "retry"]
 
+_ALLOWED = (
+    "attempt {} is allowed: the program's next call makes it. A run that recorded the refusal, or that is finished, calls it no "
+    "more: --provider makes it now."
+)
+
 
 class _StillUnknown(click.ClickException):
     """An action after which the outcome of its intent is unknown."""
@@ -128,14 +133,15 @@ def retry(
 ) -> None:
     """Allow one more attempt of what certainly did not happen: a new attempt, with a new key for its provider.
 
-    With --provider it is made at once; without, the program's next call makes it.
+    With --provider it is made at once; without, the program's next call makes it: a run that recorded the refusal, or that is
+    finished, calls it no more.
     """
     place = find_ledger(store, ledger, cipher)
     before = place.row(namespace, key)
     actor = "application" if by is None else f"human {by}"
     if provider is None:
         place.for_writing(before).retry_failed(namespace, key, by=actor)
-        _finish(place, before, as_json=as_json, said=f"attempt {before.attempt + 1} is allowed; the program's next call makes it")
+        _finish(place, before, as_json=as_json, said=_ALLOWED.format(before.attempt + 1))
         return
     who = load_provider(provider, modules)
     opened = place.for_writing(before, exact=True)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
         """Who carries out actions of one kind at one account.
 
         ``letitloop.testing.ProviderContract`` is the suite that every implementation must pass. A provider whose ``caps.lookup``
-        is ``"none"`` needs no ``reconcile``, and one whose ``caps.tombstone`` is false no ``tombstone``. Each of the three has an
-        optional async twin, ``aexecute``, ``areconcile`` and ``atombstone``; without it, async code calls the plain one in a
-        thread.
+        is not ``"none"`` is a :class:`Reconciles` as well, and one whose ``caps.tombstone`` is true a :class:`Tombstones`. Each of
+        the three calls has an optional async twin, ``aexecute``, ``areconcile`` and ``atombstone``; without it, async code calls
+        the plain one in a thread.
         """
 
         @property
@@ -45,9 +45,15 @@ if TYPE_CHECKING:
             """Act, once: no retries of its own, nor of the SDK underneath."""
             ...
 
+    class Reconciles(Provider, Protocol):
+        """A provider that can be asked."""
+
         def reconcile(self, dispatch: Dispatch) -> Found | StillRunning | NotFound | NotExecuted | Unavailable:
             """Tell what became of a dispatch, without acting."""
             ...
+
+    class Tombstones(Provider, Protocol):
+        """A provider at which the key of a dispatch can be occupied."""
 
         def tombstone(self, dispatch: Dispatch) -> Found | StillRunning | NotExecuted | Unavailable:
             """Make certain that the dispatch has not happened and never will, by occupying its key; or find its receipt."""

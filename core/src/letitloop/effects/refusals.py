@@ -56,10 +56,14 @@ def unknown(row: Row, why: str = "") -> UnknownOutcome:
     """Say that an outcome is unknown, and what to do about it."""
     reason = why or row.failure or "no outcome was recorded"
     at = "" if row.dispatched_at is None else f" on {_when(row.dispatched_at)}"
+    step = f"step {row.step_key!r} of " if row.step_key else ""
+    where = "" if row.run_id is None else f" by {step}run {row.run_id}"
+    ask = "Ask its provider with reconcile()"
+    if row.checks:
+        ask = "Its provider was asked and could not settle it, which proves nothing. Ask again later with reconcile()"
     return UnknownOutcome(
-        f"{_name(row)} was sent{at} and may or may not have happened: {reason}. It was not sent again. Ask its provider with "
-        f"reconcile(), or find out there and say so: lil ledger resolve {row.namespace} {row.key} --as succeeded|failed "
-        "--evidence TEXT --by NAME.",
+        f"{_name(row)} was sent{at}{where} and may or may not have happened: {reason}. It was not sent again. {ask}, or find out "
+        f"there and say so: lil ledger resolve {row.namespace} {row.key} --as succeeded|failed --evidence TEXT --by NAME.",
         namespace=row.namespace,
         key=row.key,
         reason=reason,

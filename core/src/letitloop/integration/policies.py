@@ -12,7 +12,7 @@ from letitloop.integration.sessions import entered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from typing import Any, Literal, TypeAlias
 
     from letitloop.runs.scope import Scope
@@ -55,6 +55,25 @@ class Policies:
     def of(self, tool: str) -> Policy:
         """Return a tool's policy."""
         return self.tools.get(tool, self.default)
+
+    def misnamed(self, known: Collection[str], guarded: Collection[str] = ()) -> dict[str, str]:
+        """Return the names that no tool has, each with the tool that is perhaps meant (empty: none): such a policy guards nothing.
+
+        Args:
+            known: the names of all tools there are.
+            guarded: those that are effects by themselves.
+
+        Example:
+            >>> Policies({"refnd": "rerun", "search": "rerun"}).misnamed(["refund", "search"])
+            {'refnd': 'refund'}
+        """
+        wrong = [name for name, policy in self.tools.items() if name not in known and policy != self.default]
+        if not wrong:
+            return {}
+        from difflib import get_close_matches
+
+        free = [name for name in known if name not in self.tools and name not in guarded]
+        return {name: next(iter(get_close_matches(name, free, 1)), "") for name in wrong}
 
 
 def tool_call(

@@ -230,6 +230,20 @@ def _read(info: RunInfo, view: View, codecs: Codecs) -> None:
         elif entry.kind == ENDED:
             kind, text, _ = describe(as_fields(codecs.decode(view.read(entry)), error=bytes)["error"], codecs)
             info.status, info.error = "failed", f"{kind}: {text}"
+    if info.function == _SESSION and info.status == "interrupted" and _every_part_ended(info.steps):
+        info.status = "finished"
+
+
+_SESSION = "letitloop.integration.sessions:_session"
+_LAST = ("result", "over", "cancelled")
+"""What the record is called with which a part of a session ends: a framework's run of an agent, a team, a crew or a flow."""
+
+
+def _every_part_ended(steps: list[StepInfo]) -> bool:
+    """Tell whether all that was begun in a session has come to its end. A session itself has none: it can always go on."""
+    done = {step.key for step in steps if step.status == "ok"}
+    parts = {step.key.partition("/")[0].removeprefix("run ") for step in steps}
+    return bool(parts) and all(any(f"{part}/{last}" in done for last in _LAST) for part in parts)
 
 
 def _read_life(info: RunInfo, entry: Entry, view: View, codecs: Codecs) -> None:

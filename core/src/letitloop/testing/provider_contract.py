@@ -171,8 +171,8 @@ class ProviderContract(ABC):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Ledger(os.path.join(folder, "ledger.db"))
 
-    def _provider(self) -> Provider:
-        """Return the provider, with plain methods even if it acts in async code alone."""
+    def _provider(self) -> Any:
+        """Return the provider, with plain methods even if it acts in async code alone; its caps say which of them it has."""
         return Blocking(self.make_provider()) if self.asynchronous else self.make_provider()
 
     def _needs(self, *hooks: str) -> None:

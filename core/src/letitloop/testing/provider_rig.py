@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from letitloop.effects.ledger import Ledger
-    from letitloop.effects.provider import Answer, Caps, Dispatch, Provider, Reply
+    from letitloop.effects.provider import Caps, Dispatch, Provider, Reply
 
 __all__ = ["Blocking", "Mute", "Outcome", "Wrapped", "adopted", "died", "paused_at", "run"]
 
@@ -73,6 +73,7 @@ class Wrapped:
 
     def __init__(self, inner: Provider, *, after: Callable[[Any], Any] | None = None, answers: Any = None) -> None:
         self._inner = inner
+        self._asked: Any = inner  # whose caps say what it has
         self._after = after
         self._answers = answers
         self.dispatches: list[Dispatch] = []
@@ -101,13 +102,13 @@ class Wrapped:
         reply = self._inner.execute(dispatch)
         return reply if self._after is None else self._after(reply)
 
-    def reconcile(self, dispatch: Dispatch) -> Answer:
+    def reconcile(self, dispatch: Dispatch) -> Any:
         """Ask the provider, or say what is to be said."""
-        return self._inner.reconcile(dispatch) if self._answers is None else self._said()
+        return self._asked.reconcile(dispatch) if self._answers is None else self._said()
 
     def tombstone(self, dispatch: Dispatch) -> Any:
         """Ask the provider, or say what is to be said."""
-        return self._inner.tombstone(dispatch) if self._answers is None else self._said()
+        return self._asked.tombstone(dispatch) if self._answers is None else self._said()
 
     def _said(self) -> Any:
         if isinstance(self._answers, BaseException):

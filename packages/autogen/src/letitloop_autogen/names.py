@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from letitloop.errors import InvalidArgument
@@ -64,17 +63,14 @@ class Names:
                 known.add(name := shown.get(tool.name, tool.name))
                 if guarded_by(tool) is None:
                     unguarded.add(name)
-        for name, policy in policies.tools.items():
-            if name in known or policy == policies.default:
-                continue
-            near = get_close_matches(name, unguarded - policies.tools.keys(), 1)
+        for name, near in policies.misnamed(known, known - unguarded).items():
             what = f"tools={{{name!r}: …}}: no wrapped agent has a tool of that name"
             if near and not self._unlisted:
                 raise InvalidArgument(
-                    f"{what}, and {near[0]!r} has no policy: is that the one meant? Nothing was done. Give the tool's name as the "
+                    f"{what}, and {near!r} has no policy: is that the one meant? Nothing was done. Give the tool's name as the "
                     "model sees it."
                 )
             if name not in self._told and (near or not self._unlisted):
                 self._told.add(name)
-                perhaps = f" {near[0]!r} has no policy: is that the one meant?" if near else ""
+                perhaps = f" {near!r} has no policy: is that the one meant?" if near else ""
                 logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.%s", what, perhaps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -9,7 +10,7 @@ try:
 except ModuleNotFoundError:  # an application with graphs of its own needs no langchain
     from letitloop_langgraph._absent import AgentMiddleware  # type: ignore[assignment]  # says so when it is used
 
-from letitloop.errors import LetItLoopError
+from letitloop.errors import InvalidArgument, LetItLoopError
 from letitloop.integration.leaves import aleaf, leaf
 from letitloop.integration.policies import Policies
 from letitloop.runs.scope import find_scope
@@ -42,7 +43,8 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         default: the policy of every other tool.
 
     Raises:
-        InvalidArgument: a policy is none of these.
+        InvalidArgument: a policy is none of these; at the first model call: a policy's name is that of no tool, and nearly that of
+            one without a policy.
 
     Example:
         >>> middleware = DurableMiddleware(tools={"search": "record"})
@@ -50,7 +52,9 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
 
     def __init__(self, *, tools: Mapping[str, Policy] | None = None, default: Policy = "record") -> None:
         super().__init__()
-        self._calls = ToolCalls(Policies(tools or {}, default))
+        self._policies = Policies(tools or {}, default)
+        self._calls = ToolCalls(self._policies)
+        self._known: set[str] = set()
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -82,11 +86,31 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         """Do as :meth:`wrap_tool_call`, in async code."""
         return await self._calls.acall(request, handler)
 
+    def _check(self, request: ModelRequest[Any]) -> None:
+        """Refuse a misspelt name before anything is asked: the tool that is meant would be called unguarded."""
+        names = {_name(tool) for tool in request.tools}
+        if names <= self._known:
+            return
+        self._known |= names
+        for name, near in self._policies.misnamed(self._known).items():
+            what = f"tools={{{name!r}: …}}: the agent has no tool of that name"
+            if near:
+                raise InvalidArgument(
+                    f"{what}, and {near!r} has no policy: is that the one meant? No model was asked. Give the tool's name as the "
+                    "model sees it."
+                )
+            logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
+
     def _shown(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        self._check(request)
         tools = [self._calls.shown(tool) for tool in request.tools]
         if all(shown is tool for shown, tool in zip(tools, request.tools, strict=True)):
             return request
         return request.override(tools=tools)
+
+
+def _name(tool: Any) -> str:
+    return str(tool.get("name", "")) if isinstance(tool, dict) else str(tool.name)
 
 
 def _asked(request: ModelRequest[Any]) -> dict[str, Any]:
