@@ -186,10 +186,10 @@ class ThreadRun(Run):
 
     def _wait(self, place: Place, call: Call) -> None:
         thread = self.thread
-        if not thread.missing(place.needed):
+        if not thread.barrier.missing(place.needed):
             place.ready = True
         elif running_loop() is None:
-            thread.wait_durable(place.needed)
+            thread.barrier.wait(place.needed)
             place.ready = True
         elif step_kind(call.fn, call.name) == ASYNC:
             call.fn = _after(place, thread, call.fn)
@@ -267,7 +267,7 @@ def _path(parts: Sequence[str]) -> bytes:
 
 def _after(place: Place, thread: Thread, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def waited(*args: Any, **kwargs: Any) -> Any:
-        await thread.async_wait_durable(place.needed)
+        await thread.barrier.async_wait(place.needed)
         place.ready = True
         return await fn(*args, **kwargs)
 
@@ -276,7 +276,7 @@ def _after(place: Place, thread: Thread, fn: Callable[..., Any]) -> Callable[...
 
 def _after_in_worker(place: Place, thread: Thread, fn: Callable[..., Any]) -> Callable[..., Any]:
     def waited(*args: Any, **kwargs: Any) -> Any:
-        thread.wait_durable(place.needed)
+        thread.barrier.wait(place.needed)
         place.ready = True
         return fn(*args, **kwargs)
 

@@ -243,7 +243,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         running = "__pregel_runtime" in conf
         if running:
             thread.loops.add(ns)
-            thread.broken.pop(ns, None)
+            thread.barrier.broken.pop(ns, None)
 
         def look(contents: Contents) -> CheckpointTuple | None:
             stored = self._stored(thread, contents, ns, wanted, config if running else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,9 @@ from letitloop.runs.drive_async import Syncer
 from letitloop.runs.records import START, as_fields
 from letitloop.version import __version__
 from letitloop.wal.format import SUSPECT, TORN
+from letitloop_langgraph.barrier import Barrier
 from letitloop_langgraph.contents import Contents, rows_of
-from letitloop_langgraph.errors import CheckpointNotDurable, ThreadConflict
+from letitloop_langgraph.errors import ThreadConflict
 from letitloop_langgraph.forms import Forms, Recent, size_of
 from letitloop_langgraph.index import Index, Stored
 from letitloop_langgraph.lease import Lease, log_name
@@ -41,7 +41,6 @@ __all__ = ["Thread"]
 
 if TYPE_CHECKING:
     Record = tuple[int, bytes, bytes]
-    Needed = tuple[str, str]  # namespace and id of a checkpoint
     Append = Callable[[int, bytes, bytes], tuple[Entry, asyncio.Future[None] | None]]
 
 _OWN_FIELDS = ("v", "ts", "channel_versions", "versions_seen", "updated_channels")  # of a checkpoint; plain data
@@ -50,7 +49,6 @@ _KEY_MOST = 60_000
 _RECENT_MOST = 32  # checkpoints whose writes are remembered
 _CHANNELS_MOST = 256  # channels, of all namespaces, whose values are remembered
 _BASIS_MOST = 4096  # checkpoints that graphs went on from
-_LONGEST_WAIT = 120.0  # seconds for a checkpoint on its way to the disk
 
 _log = logging.getLogger("letitloop")
 
@@ -61,6 +59,7 @@ class Thread(Lease):
     Attributes:
         id: the thread's id.
         index: the log's records.
+        barrier: what steps wait at until their checkpoints are durable.
         places: where steps and effects of its nodes belong.
         loops: the namespaces that a running graph loaded from here: their checkpoints come here as well.
         behind: checkpoints of runs that the thread had moved past when they were asked for again, and whose they are.
@@ -74,7 +73,7 @@ class Thread(Lease):
         self.behind: dict[str, str] = {}
         self.instance = ""
         self.syncer: Syncer | None = None
-        self.broken: dict[str, BaseException] = {}  # by namespace: why its checkpoints do not come
+        self.barrier = Barrier(thread_id, self.guard, lambda: self.index.ids)
         self.places = Places(self)
         self._loaded: tuple[bytes, list[Entry]] | None = None  # the log's uuid, and its records that are in the index
         self._grown: dict[tuple[int, str, str], Grown] = Newest(_CHANNELS_MOST)
@@ -84,9 +83,6 @@ class Thread(Lease):
         self._recent: dict[tuple[str, str], Recent] = Newest(_RECENT_MOST)
         self._foreign: dict[str, list[str]] = {}
         self._basis: dict[tuple[str, str | None], int] = Newest(_BASIS_MOST)
-        self._pending: set[str] = set()
-        self._changed = threading.Condition(self.guard)
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], tuple[Needed, ...]]] = []
 
     # --- opening and closing -------------------------------------------------------------------------------------------------
 
@@ -203,7 +199,7 @@ class Thread(Lease):
                 if metadata.get("source") == "loop":
                     self.places.check_swallowed(ns, parent)
                 records, stored = self._checkpoint_records(serde, ns, parent, checkpoint, metadata, new_versions)
-                self._pending.add(identity)
+                self.barrier.expect(identity)
                 durable = self._append(log, records, stored, append)
             except BaseException as exc:
                 self.settle(ns, identity, exc)
@@ -248,15 +244,9 @@ class Thread(Lease):
             error: what kept it from being stored.
         """
         with self.guard:
-            if identity is not None:
-                self._pending.discard(identity)
-                if error is not None:
-                    self.index.drop([(ns, identity)])
-            if error is None:
-                self.broken.pop(ns, None)
-            else:
-                self.broken[ns] = error
-            self._notify()
+            if identity is not None and error is not None:
+                self.index.drop([(ns, identity)])
+            self.barrier.settle(ns, identity, error)
 
     def _checkpoint_records(
         self,
@@ -383,88 +373,6 @@ class Thread(Lease):
                 self.places.run()  # made now: a task's first step may come when the log has been given back
                 self.places.synced_by(self.syncer)
             return self.syncer.append(kind, key, payload)
-
-    def missing(self, needed: Sequence[Needed]) -> tuple[Needed, ...]:
-        """Return which of these checkpoints are not durable yet."""
-        with self.guard:
-            return tuple(one for one in needed if one[1] in self._pending or one[1] not in self.index.ids)
-
-    def wait_durable(self, needed: Sequence[Needed], timeout: float = _LONGEST_WAIT) -> None:
-        """Return when these checkpoints are durable; not on an event loop's thread.
-
-        Raises:
-            CheckpointNotDurable: one of them never came.
-            LogPoisoned: the log failed.
-        """
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while missing := self.missing(needed):
-                error = self._kept_from(missing)
-                if error is not None:
-                    raise error
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._never_came(missing)
-                self._changed.wait(left)
-
-    async def async_wait_durable(self, needed: Sequence[Needed], timeout: float = _LONGEST_WAIT) -> None:
-        """Do as :meth:`wait_durable`, on an event loop."""
-        loop = asyncio.get_running_loop()
-        with self.guard:
-            missing = self.missing(needed)
-            if not missing:
-                return
-            error = self._kept_from(missing)
-            if error is not None:
-                raise error
-            waiter: asyncio.Future[None] = loop.create_future()
-            self._waiting.append((loop, waiter, missing))
-        try:
-            await asyncio.wait_for(waiter, timeout)
-        except (TimeoutError, asyncio.TimeoutError):
-            raise self._never_came(self.missing(needed)) from None
-
-    def _notify(self) -> None:
-        """Wake whoever waits for a checkpoint; called with the guard held."""
-        self._changed.notify_all()
-        still: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], tuple[Needed, ...]]] = []
-        for loop, waiter, needed in self._waiting:
-            missing = self.missing(needed)
-            error = self._kept_from(missing) if missing else None
-            if missing and error is None:
-                still.append((loop, waiter, needed))
-                continue
-            try:
-                loop.call_soon_threadsafe(_wake, waiter, error)
-            except RuntimeError:
-                continue  # the loop was closed: nobody waits any more
-        self._waiting = still
-
-    def _kept_from(self, missing: Sequence[Needed]) -> BaseException | None:
-        """Return why a checkpoint will not come, None if it may still."""
-        found = next((one for one in missing if one[0] in self.broken), None)
-        if found is None:
-            return None
-        broken = self.broken[found[0]]
-        if not isinstance(broken, Exception):
-            return broken
-        error = CheckpointNotDurable(
-            f"thread {self.id!r}: checkpoint {found[1]}, which this task hangs on, could not be stored: {broken}. The step was not "
-            "executed. The error itself is raised at the end of the graph's run.",
-            thread_id=self.id,
-            checkpoint_id=found[1],
-        )
-        error.__cause__ = broken
-        return error
-
-    def _never_came(self, missing: Sequence[Needed]) -> CheckpointNotDurable:
-        identity = missing[0][1] if missing else ""
-        return CheckpointNotDurable(
-            f"thread {self.id!r}: checkpoint {identity}, which this task hangs on, did not become durable. The step was not "
-            "executed. Is the graph's checkpointer wrapped in one that does not hand checkpoints on?",
-            thread_id=self.id,
-            checkpoint_id=identity,
-        )
 
     # --- other processes -----------------------------------------------------------------------------------------------------
 
@@ -604,17 +512,7 @@ class Thread(Lease):
         self._recent.clear()
         self._foreign.clear()
         self._basis.clear()
-        self._pending.clear()
         self.loops.clear()
         self.behind.clear()
-        self.broken.clear()
+        self.barrier.forget()
         self.places.forget()
-
-
-def _wake(waiter: asyncio.Future[None], error: BaseException | None) -> None:
-    if waiter.done():
-        return
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
