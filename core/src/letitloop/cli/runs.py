@@ -73,7 +73,7 @@ def as_dict(run: RunInfo) -> dict[str, Any]:
         "goal": run.goal_id,
         "function": run.function,
         "status": run.status,
-        "steps": len(run.steps),
+        "steps": _steps(run),
         "lives": len(run.lives),
         "restarts": sum(bool(life.restart) for life in run.lives),
         "pid": run.pid or None,
@@ -84,6 +84,11 @@ def as_dict(run: RunInfo) -> dict[str, Any]:
         "error": run.error or None,
         "detail": run.detail or None,
     }
+
+
+def _steps(run: RunInfo) -> int:
+    """Count the steps that have an outcome; an attempt before it, and the note that an effect began, are no steps of their own."""
+    return len({step.key for step in run.steps if step.status in ("ok", "failed")})
 
 
 def _print(found: list[RunInfo]) -> None:
@@ -128,7 +133,7 @@ def _cells(shown: list[tuple[RunInfo, int]]) -> dict[str, list[str]]:
         cells["run"].append(f"{'  ' * (depth - 1)}└ {run.id}" if depth else run.id)
         cells["goal"].append(goal if len(goal) <= _GOAL else goal[: _GOAL - 1] + "…")
         cells["status"].append(run.status)
-        cells["steps"].append(f"{len(run.steps):,}")
+        cells["steps"].append(f"{_steps(run):,}")
         restarts = sum(bool(life.restart) for life in run.lives)
         told = f" ({count(restarts, 'restart')})" if restarts else ""
         cells["lives"].append(f"{len(run.lives)}{told}" if run.lives else "")
