@@ -237,8 +237,8 @@ MUTANTS = [
         "L1 power cut, clean close",
         (
             _log(
-                "                self._fs.truncate(self._handle, self._end)\n",
-                "                self._fs.truncate(self._handle, self._end - 40)\n",
+                "            self._fs.truncate(self._handle, self._end)\n",
+                "            self._fs.truncate(self._handle, self._end - 40)\n",
             ),
         ),
     ),

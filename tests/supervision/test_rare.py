@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -243,10 +244,10 @@ def test_sigterm_to_the_caller_of_an_async_function_is_told_to_its_process(tmp_p
             def told(*_): raise SystemExit(7)
             if {handles}: signal.signal(signal.SIGTERM, told)
             try:
-                print("ready", flush=True)
+                os.write(1, b"ready\\n")
                 while True: signal.pause()
             finally:
-                print("finally", flush=True)
+                os.write(1, b"finally\\n")
 
         async def main():
             await asyncio.gather(*(work(n) for n in range({together})), return_exceptions=True)
@@ -297,6 +298,7 @@ ON_A_THREAD = """
     @supervise(grace={grace}, start={start!r})
     def work():
         {first}
+        with open("pid", "w") as file: file.write(str(os.getpid()))
         try:
             print("ready", flush=True)
             while True: signal.pause()
@@ -304,37 +306,167 @@ ON_A_THREAD = """
             print("on standard error", file=sys.stderr, flush=True)
             print("finally", flush=True)
 
-    def told(*_): raise SystemExit(7)
-
     if __name__ == "__main__":
         thread = threading.Thread(target=work)
         thread.start()
         if {joins}: thread.join()
 """
+HANDLES = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+linux_alone = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process what ended its parent")
+def caller(folder, text, **options):
+    """Start a program; return it when its supervised function runs."""
+    process = subprocess.Popen(
+        [sys.executable, str(script(folder, text))], cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **options
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def see_it_end(folder):
+    """Wait for the function's process to end, for ever: one that nobody has waited for yet has ended."""
+    pid = int((folder / "pid").read_text())
+    try:
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            pass
+    except OSError:
+        return
+
+
+@linux_alone
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.parametrize(
     ("number", "first", "grace", "said"),
     [
-        (signal.SIGTERM, "signal.signal(signal.SIGTERM, told)", 10.0, True),
-        (signal.SIGHUP, "signal.signal(signal.SIGHUP, told)", 10.0, True),
+        (signal.SIGTERM, HANDLES, 10.0, True),
+        (signal.SIGHUP, HANDLES, 10.0, True),
         (signal.SIGTERM, "pass", 10.0, False),  # it ends the process as it ended the caller
-        (signal.SIGTERM, "signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, False),  # killed when that time is over
-        (signal.SIGTERM, "signal.signal(signal.SIGTERM, told)", 0, False),
-        (signal.SIGKILL, "signal.signal(signal.SIGTERM, told)", 10.0, False),  # it asks for no time
+        (signal.SIGTERM, IGNORES, 0.2, False),  # killed when that time is over
+        (signal.SIGTERM, HANDLES, 0, False),
+        (signal.SIGKILL, IGNORES, 10.0, False),  # it asks for no time
     ],
 )
 def test_a_signal_that_ends_the_caller_on_a_thread_is_told_to_the_process(tmp_path, start, number, first, grace, said):
-    if start == "spawn":
-        first = first.replace("told", "lambda *_: sys.exit(7)")
-    path = script(tmp_path, ON_A_THREAD.format(start=start, first=first, grace=grace, joins=start == "fork"))
-    process = subprocess.Popen(
-        [sys.executable, str(path)], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
+    text = ON_A_THREAD.format(start=start, first=first, grace=grace, joins=start == "fork")
+    process = caller(tmp_path, text, stderr=subprocess.PIPE)
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=DEADLINE)  # the end of its streams: nothing is left
     assert process.returncode == -number
     assert (out, "on standard error" in err) == ("finally\n" * said, said)
+
+
+@linux_alone
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_it_is_told_too_if_somebody_has_waited_for_the_caller_at_once(tmp_path, start):
+    for _ in range(10):
+        process = caller(tmp_path, ON_A_THREAD.format(start=start, first=HANDLES, grace=10.0, joins=True), stderr=subprocess.PIPE)
+        process.terminate()
+        process.wait(DEADLINE)  # before the guard can look
+        assert process.communicate(timeout=DEADLINE)[0] == "finally\n"
+
+
+@linux_alone
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("leaves", ["pass", "os.setsid()"])
+@pytest.mark.timeout(60)
+def test_the_callers_death_on_a_thread_leaves_nobody_behind(tmp_path, start, number, leaves):
+    process = caller(tmp_path, ON_A_THREAD.format(start=start, first=leaves, grace=10.0, joins=True), stderr=subprocess.PIPE)
+    os.kill(process.pid, number)
+    process.communicate(timeout=DEADLINE)
+    see_it_end(tmp_path)
+
+
+@linux_alone
+@pytest.mark.parametrize("ends", ["os.write(2, b'x' * 300_000)", "while True: os.write(2, b'x' * 65536)"])
+@pytest.mark.timeout(60)
+def test_what_nobody_reads_does_not_keep_the_process_of_a_dead_caller_alive(tmp_path, ends):
+    first = f"""
+        def told(*_):
+            {ends}
+        signal.signal(signal.SIGTERM, told)
+    """
+    first = first.strip().replace("\n        ", "\n        ")
+    source, sink = os.pipe()  # a reader that is there, and does not read
+    process = caller(tmp_path, ON_A_THREAD.format(start="fork", first=first, grace=0.5, joins=True), stderr=sink)
+    os.close(sink)
+    process.terminate()
+    process.communicate(timeout=DEADLINE)  # its standard output ends when the process does
+    see_it_end(tmp_path)
+    os.close(source)
+
+
+@linux_alone
+@pytest.mark.parametrize("blocking", [True, False])
+def test_all_that_a_process_writes_after_its_callers_death_arrives(tmp_path, blocking):
+    first = f"{HANDLES}; import atexit; atexit.register(lambda: [os.write(2, b'x' * 100) for _ in range(3000)])"
+    source, sink = os.pipe()
+    os.set_blocking(sink, blocking)
+    process = caller(tmp_path, ON_A_THREAD.format(start="fork", first=first, grace=10.0, joins=True), stderr=sink)
+    os.close(sink)
+    process.terminate()
+    process.wait(DEADLINE)
+    found = b""
+    while data := os.read(source, 65536):
+        found += data
+    process.communicate(timeout=DEADLINE)
+    os.close(source)
+    assert found.count(b"x") == 300_000 + found.count(b"ex")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- 2>&-"])
+def test_a_function_on_a_thread_needs_no_standard_streams(tmp_path, closed):
+    path = script(
+        tmp_path,
+        """
+        import threading
+        from letitloop import supervise
+        @supervise(max_restarts=0)
+        def work(): return 42
+        def keep():
+            with open("result", "w") as file: file.write(str(work()))
+        thread = threading.Thread(target=keep); thread.start(); thread.join()
+        """,
+    )
+    subprocess.run(["sh", "-c", f"{sys.executable} {path} {closed}"], cwd=tmp_path, env=environment(), check=True, timeout=DEADLINE)
+    assert (tmp_path / "result").read_text() == "42"
+
+
+def test_arguments_are_not_left_lying_about_by_a_killed_caller(tmp_path):
+    text = """
+        from letitloop import supervise
+        @supervise(start="spawn")
+        def work(secret):
+            print("ready", flush=True)
+            signal.pause()
+        if __name__ == "__main__": work("what nobody else may see")
+    """
+    (tmp_path / "temporary").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, str(script(tmp_path, text))],
+        cwd=tmp_path, env=environment(TMPDIR=str(tmp_path / "temporary")), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate(timeout=DEADLINE)
+    assert not [file for file in (tmp_path / "temporary").iterdir() if b"nobody else" in file.read_bytes()]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_asks_a_program_to_end_is_no_reason_to_start_it_again(tmp_path, start):
+    text = f"""
+        from letitloop import supervise
+        class Stop(BaseException): pass
+        @supervise(backoff=0, start={start!r})
+        def work():
+            life()
+            raise Stop("enough")
+        if __name__ == "__main__":
+            try: work()
+            except BaseException as error: print(error)
+    """
+    done = python(tmp_path, str(script(tmp_path, text)))
+    assert "enough" in done.stdout
+    assert os.path.getsize(tmp_path / "lives") == 1

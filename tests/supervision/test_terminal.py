@@ -12,6 +12,7 @@ import struct
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,26 @@ def test_ctrl_c_twice_kills_what_does_not_want_to_end(tmp_path, session):
     one.until("Ctrl+C kills it at once")  # two that come in the same instant are one to any process
     one.type("\x03")
     assert one.end() == 137
+
+
+def test_ctrl_c_ends_a_program_that_is_stopped(tmp_path, session):
+    program = """
+        open("pid", "w").write(str(os.getpid()))
+        try:
+            print("ready", flush=True)
+            while True: signal.pause()
+        finally:
+            print("finally", flush=True)
+    """
+    one = session(*lil(script(tmp_path, program)))
+    one.until("ready")
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").exists() and " T " not in Path(f"/proc/{pid}/stat").read_text():
+        pass
+    one.type("\x03")
+    one.until("finally")
+    assert one.end() == 130
 
 
 def test_ctrl_c_during_backoff(tmp_path, session):

@@ -316,3 +316,40 @@ def test_records_are_read_while_a_compaction_moves_them():
     assert any(count & 1 for count in begun), "nobody read while records were moved"
     assert found == {entry.key: b"payload " + entry.key for entry in kept}
     log.close()
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_record_that_is_being_written_is_not_read_before_it_is_there(together):
+    class Slow(SimFs):
+        """A disk on which somebody else reads in the middle of a write, which takes a while."""
+
+        meanwhile = None
+
+        def pwrite(self, handle, data, offset):
+            if self.meanwhile is not None:
+                self.meanwhile()
+            return super().pwrite(handle, data, offset)
+
+    fs = Slow()
+    log = open_log("/sim/run.wal", fs=fs)
+    log.append(STEP, b"before", b"x" * 3000)  # there is room ahead, all zeros
+    entries = [log.queue(STEP, b"%d" % number, b"payload %d" % number) for number in range(together)]
+    found, readers, begun = {}, [], threading.Event()
+
+    def look():
+        begun.set()
+        for entry in entries:
+            found[entry.key] = log.read(entry)
+
+    def meanwhile():
+        fs.meanwhile = None
+        readers.append(threading.Thread(target=look))
+        readers[0].start()
+        assert begun.wait(20)
+        readers[0].join(0.05)  # longer than it takes to read what is wrong; the right thing waits for this very write
+
+    fs.meanwhile = meanwhile
+    log.flush()
+    readers[0].join(20)
+    assert found == {entry.key: b"payload %b" % entry.key for entry in entries}
+    log.close()

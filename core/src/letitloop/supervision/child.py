@@ -84,8 +84,12 @@ class _Group:
         os.set_blocking(self.report, False)
 
     def _fork(self, life: int, report: int, file: str, errors: int, grace: float) -> int:
-        errors = os.dup(errors)  # what is private is closed by the fork
-        pid = fork()
+        errors = above_standard(os.dup(errors))  # what is private is closed by the fork
+        try:
+            pid = fork()
+        except BaseException:
+            os.close(errors)
+            raise
         if pid:
             os.close(errors)
             return pid
@@ -99,6 +103,13 @@ class _Group:
             guard(life, report, file, errors, grace)
         finally:
             os._exit(1)
+
+    def watch(self, pid: int) -> None:
+        """Tell the guard which process it is about: that one it ends even if it has left the group."""
+        try:
+            os.write(self._life, b"P" + pid.to_bytes(8, "little"))
+        except OSError:  # somebody has ended the guard
+            pass
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the group."""
@@ -215,7 +226,7 @@ class Child:
 
     Attributes:
         pid: the process.
-        outlived: whether the guard alone ends it when the watcher dies, after that time.
+        gentle: whether the guard alone sees to its end when the watcher dies: the system would end it at once.
         status: its exit code, or the negative number of the signal that ended it; None while it lives.
         result: what it told its parent: what came out of a pipe, or lies in ``result_file``.
         result_file: where a process that has no such pipe leaves its result; empty for a program.
@@ -232,18 +243,18 @@ class Child:
         self.status: int | None = None
         self.result = bytearray()
         self.result_file = ""
-        self.outlived = not mailbox.on_main_thread and grace > 0
+        self.gentle = grace > 0 and not mailbox.on_main_thread
         prctl()  # looked up while there is time
         try:
-            self._group = _Group(file, self._errors.source, grace if self.outlived else 0.0, fresh=fresh)
+            self._group = _Group(file, self._errors.source, grace if self.gentle else 0.0, fresh=fresh)
         except BaseException:
             self._errors.close()
             raise
 
     def enter(self) -> Callable[[], None]:
-        """Return what the child does first, between fork and exec: join the group, and die with a watcher that tells it before."""
+        """Return what the child does first, between fork and exec: join the group, and die with the watcher."""
         self.take_terminal()
-        number, parent, call = self._group.number, os.getpid(), None if self.outlived else prctl()
+        number, parent, call = self._group.number, os.getpid(), None if self.gentle else prctl()
 
         def become() -> None:
             os.setpgid(0, number)
@@ -274,6 +285,8 @@ class Child:
             result: the reading end of the pipe that takes its result.
         """
         self.pid, self._result = pid, result
+        if self.gentle:
+            self._group.watch(pid)
         self._errors.started()
         if result >= 0:
             os.set_blocking(result, False)
@@ -373,6 +386,10 @@ class Child:
         except OSError:  # it is gone
             return None
         return None if group == self._group.number else group
+
+    def wake(self) -> None:
+        """Continue the process if it was stopped: what it was sent it takes then."""
+        self._send(signal.SIGCONT)
 
     def signal_alone(self, number: int) -> None:
         """Send a signal to the process and to nothing that it has started."""
@@ -512,6 +529,7 @@ def call(child: Child, body: Callable[[int], int], mailbox: Mailbox) -> None:
     """
     become = child.enter()
     source, sink = map(above_standard, os.pipe())
+    gate, key = map(above_standard, os.pipe())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         pid = fork()
@@ -519,6 +537,10 @@ def call(child: Child, body: Callable[[int], int], mailbox: Mailbox) -> None:
             code = 1
             try:
                 become()
+                os.close(key)
+                if not os.read(gate, 1):  # the function begins when the guard knows of it: it may leave the group at once
+                    os._exit(1)
+                os.close(gate)
                 os.dup2(child.errors, 2)
                 os.close(source)
                 os.close(child.errors)
@@ -528,12 +550,16 @@ def call(child: Child, body: Callable[[int], int], mailbox: Mailbox) -> None:
             finally:
                 os._exit(code)
     except BaseException:
-        os.close(source)
+        for end in (source, gate, key):
+            os.close(end)
         raise
     finally:
         os.close(sink)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     child.started(pid, source)
+    os.write(key, b"!")
+    os.close(gate)
+    os.close(key)
 
 
 def relay(number: int) -> None:

@@ -41,7 +41,7 @@ if sys.platform == "win32":
         """A watched process; see :class:`letitloop.supervision.child.Child`."""
 
         group = 0
-        outlived = False
+        gentle = False
 
         def __init__(self, mailbox: Mailbox, terminal: Terminal, file: str, grace: float, *, fresh: bool) -> None:
             self._mailbox = mailbox
@@ -107,6 +107,9 @@ if sys.platform == "win32":
             """End the process at once."""
             assert self._process is not None
             self._process.kill()
+
+        def wake(self) -> None:
+            """Nothing stops a process here."""
 
         def resume(self) -> None:
             """There is no job control."""

@@ -32,9 +32,8 @@ def starter(call: Call, mailbox: Mailbox) -> Generator[Callable[[Child, dict[str
     """Return what starts the process: an interpreter that finds the call in a file, and writes the outcome to another."""
     request = _request(call)
     handle, path = tempfile.mkstemp(prefix="letitloop-call-")
+    os.close(handle)
     try:
-        with open(handle, "wb") as file:
-            file.write(request)
 
         def start(child: Child, told: dict[str, str]) -> None:
             import json
@@ -46,14 +45,20 @@ def starter(call: Call, mailbox: Mailbox) -> Generator[Callable[[Child, dict[str
             if call.dumps:
                 environment.setdefault("PYTHONFAULTHANDLER", "1")
             _unlink(path + ".out")
+            _write(path, request)  # anew: whoever has read it removes it, since it may hold secrets and outlive a killed watcher
             child.result_file = path + ".out"
-            words = [json.dumps(sys.path), path, str(child.group), str(os.getpid()), "guard" if child.outlived else "parent"]
+            words = [json.dumps(sys.path), path, str(child.group), str(os.getpid()), "guard" if child.gentle else "parent"]
             run_fresh(child, [*interpreter(), "-c", _PROGRAM, *words], environment)
 
         yield start
     finally:
         _unlink(path)
         _unlink(path + ".out")
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
 
 
 def _unlink(path: str) -> None:
@@ -133,6 +138,7 @@ def main(path: str, group: str, parent: str, dies_by: str) -> None:
         die_with_parent(int(parent), prctl() if dies_by == "parent" else None)
     with open(path, "rb") as file:
         said: Any = default_codecs.decode(file.read())
+    _unlink(path)
     data, code = _outcome(said)
     with open(path + ".tmp", "wb") as file:
         file.write(data)

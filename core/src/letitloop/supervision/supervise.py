@@ -323,7 +323,7 @@ def _death(outcome: Outcome | None, status: int, said: str, by: str) -> Death | 
     first_line = outcome.text.partition("\n")[0][:200]
     cause = f"{outcome.type_name}: {first_line}" if first_line else outcome.type_name
     permanent = is_permanent(outcome.type_name, ()) if outcome.type_name not in _BY_CODE else ""
-    if not isinstance(error, Exception) and not permanent:
+    if outcome.fatal and not permanent:
         from letitloop.errors import Halt
 
         permanent = "" if isinstance(error, Halt) else f"{outcome.type_name} asks the program to end"

@@ -29,13 +29,14 @@ class Outcome:
         code: the exit code of ``sys.exit``, or of a Halt that has one; 1 for any other exception, 0 for a value.
     """
 
-    __slots__ = ("code", "error", "functions", "text", "traceback", "type_name", "value")
+    __slots__ = ("code", "error", "fatal", "functions", "text", "traceback", "type_name", "value")
 
     def __init__(self) -> None:
         self.value: object = None
         self.error: BaseException | None = None
         self.type_name = ""
         self.text = ""
+        self.fatal = False
         self.functions: tuple[str, ...] = ()
         self.traceback = ""
         self.code = 0
@@ -65,6 +66,7 @@ def failed(exc: BaseException, codecs: Codecs) -> bytes:
         "failure": encode_failure(exc, codecs),
         "type": cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}",
         "functions": frames[-200:],
+        "fatal": not isinstance(exc, Exception),
     }
     if isinstance(exc, SystemExit):
         said["exit"] = exc.code if exc.code is None or isinstance(exc.code, int) else str(exc.code)
@@ -96,6 +98,7 @@ def read(data: bytes, codecs: Codecs, what: str) -> Outcome | None:
     outcome.type_name, outcome.text = said["type"], failure["text"]
     outcome.functions = tuple(map(str, said["functions"]))
     outcome.traceback = str(failure.get("traceback", ""))
+    outcome.fatal = said.get("fatal") is True
     outcome.error = _exception(said, failure, codecs, what)
     outcome.code = _code(outcome.error)
     return outcome

@@ -271,7 +271,9 @@ class Watcher:
         self._until = now + self._limits.grace
         if number in _INTERRUPTS and self._limits.grace > 2 * _PATIENCE:
             self._hint = now + _PATIENCE
-        if not has_it:
+        if has_it:
+            child.wake()
+        else:
             child.signal(number)
 
     def _look_at_the_clock(self, child: Child) -> None:

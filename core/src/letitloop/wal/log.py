@@ -367,19 +367,21 @@ class Log:
     def _write(self, records: list[tuple[Entry, bytes]]) -> None:
         """Give records their place in the file and write them; called with the guard held."""
         try:
-            self._put(self._frames(records))
+            data, offsets = self._frames(records)
+            self._put(data)
         except BaseException as exc:
             self._half_done(exc)
         if failpoints.active:
             failpoints.hit("wal.written")
-        for entry, _ in records:
+        for (entry, _), offset in zip(records, offsets, strict=True):
+            entry.offset = offset  # not before: whoever reads it takes that for a sign that it is there
             self.entries.append(entry)
 
     def _write_one(self, entry: Entry, payload: bytes) -> None:
         """Do the same for one record, by a shorter way: most records come alone."""
         try:
             seq, key = self.next_seq, entry.key
-            entry.offset = self._end + FIXED_SIZE + len(key)
+            offset = self._end + FIXED_SIZE + len(key)
             entry.seq = seq
             data = frame(self.header.salt, entry.kind, key, payload, self.epoch, seq, self._durable, self._tag)
             self.next_seq = seq + 1
@@ -388,6 +390,7 @@ class Log:
             self._half_done(exc)
         if failpoints.active:
             failpoints.hit("wal.written")
+        entry.offset = offset
         self.entries.append(entry)
 
     def _put(self, data: bytes) -> None:
@@ -411,22 +414,23 @@ class Log:
             self._check_whole()
         raise exc
 
-    def _frames(self, records: list[tuple[Entry, bytes]]) -> bytes:
-        """Give records their place in the file and return their bytes."""
+    def _frames(self, records: list[tuple[Entry, bytes]]) -> tuple[bytes, list[int]]:
+        """Give records their numbers; return their bytes, and where their payloads come to lie in the file."""
         salt, epoch, durable = self.header.salt, self.epoch, self._durable
         seal = self._tag
         seq, end = self.next_seq, self._end + FIXED_SIZE
         frames: list[bytes] = []
+        offsets: list[int] = []
         for entry, payload in records:
             key = entry.key
             data = frame(salt, entry.kind, key, payload, epoch, seq, durable, seal)
-            entry.offset = end + len(key)
+            offsets.append(end + len(key))
             entry.seq = seq
             seq += 1
             end += len(data)
             frames.append(data)
         self.next_seq = seq
-        return b"".join(frames)
+        return b"".join(frames), offsets
 
     def _write_rest(self, data: bytes, offset: int, written: int) -> None:
         while written < len(data):
