@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 
 import pytest
@@ -423,3 +425,67 @@ async def test_a_model_in_a_custom_agent_that_passes_no_token(tmp_path):
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(run, HANG)
     durability.close()
+
+
+# --- Ctrl+C, and what leaves the program -------------------------------------------------------------------------------------
+
+
+def press():
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run knows nothing of Ctrl+C")
+@pytest.mark.parametrize(("kind", "caught"), [("agent", "outside"), ("agent", "inside"), ("team", "inside")])  # of one event loop
+def test_ctrl_c_that_the_program_survives(tmp_path, kind, caught):
+    """It is history: the next life is interrupted at the same place, and has the same second run."""
+    said = []
+    for life in range(2):
+        block = Block()
+        client = Waiting(block, lambda m: press() is None)
+        durability, one = wrapped(
+            tmp_path / "store", AssistantAgent("a", client) if kind == "agent" else team(AssistantAgent("a", client))
+        )
+
+        async def both(one=one, client=client):
+            try:
+                await one.run(task="one")
+            except asyncio.CancelledError:
+                said.append("stopped")
+            client.at = lambda messages: False
+            return await one.run(task="two")
+
+        if caught == "inside":
+            result = asyncio.run(both())
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(one.run(task="one"))
+            said.append("stopped")
+            client.at = lambda messages: False
+            result = asyncio.run(one.run(task="two"))
+        said.append([one.to_text() for one in result.messages])
+        assert len(client.asked) == (0 if life else 1)
+        durability.close()
+    assert said[:2] == said[2:]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_tool_that_leaves_the_program_which_goes_on(tmp_path, error):
+    """Its call is not on record: it is made again, and leaves again."""
+    said = []
+    for life in range(2):
+        did = []
+
+        async def work(number: int) -> str:
+            """Work."""
+            did.append(number)  # noqa: B023 - this life's
+            raise error("out")
+
+        script = Scripted(lambda m, s: "done" if m[-1].content == "two" else [call("work", number=1)])
+        durability, one = wrapped(tmp_path / "store", AssistantAgent("a", script, tools=[work]))
+        with pytest.raises(error):
+            asyncio.run(one.run(task="one"))
+        said.append([one.to_text() for one in asyncio.run(one.run(task="two")).messages])
+        assert did == [1]
+        assert len(script.asked) == (0 if life else 2)
+        durability.close()
+    assert said[0] == said[1]

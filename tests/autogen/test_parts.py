@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 from collections import deque
@@ -445,6 +446,35 @@ class UnhashableMemory(ListMemory):
 
     def __post_init__(self):
         super().__init__("notes")
+
+
+@pytest.mark.parametrize("kind", ["agent", "team", "holder"])
+async def test_a_deep_copy_is_refused_and_never_drives_the_original(begin, kind):
+    client = Scripted(lambda m, s: "heard")
+    agent = AssistantAgent("a", client)
+    team = RoundRobinGroupChat([agent], max_turns=1)
+    whole = {"agent": agent, "team": team, "holder": {"agents": [agent]}}[kind]
+    durability = begin()
+    durability.wrap_team(team)
+    with pytest.raises(InvalidArgument, match=r"is wrapped by the session 'parts', and was to be copied"):
+        copy.deepcopy(whole)
+    durability.unwrap()
+    copied = copy.deepcopy(agent)
+    await copied.run(task="go")
+    assert client.asked == []
+    assert len(copied._model_client.asked) == 1
+
+
+async def test_a_deep_copy_of_what_a_stand_in_was_put_into_is_stock(begin):
+    class Helper:
+        def __init__(self, client):
+            self.client = client
+
+    helper = Helper(Scripted(lambda m, s: "heard"))
+    begin().wrap_agent(Keeper(lambda one: ask(one.helper.client), helper=helper))
+    copied = copy.deepcopy(helper)
+    assert type(copied.client) is Scripted
+    assert copied.client is not helper.client._inner
 
 
 async def test_objects_are_told_apart_by_identity(begin):

@@ -118,6 +118,25 @@ async def test_a_second_run_of_a_team(begin):
         assert len(client.asked) == (0 if life else 9)
 
 
+@pytest.mark.parametrize("same", [False, True], ids=["each its own task", "one task"])
+async def test_runs_begun_at_once_keep_their_places(begin, tmp_path, same):
+    """Teams of one name, whichever thread opens the log first; by ``run`` and by ``run_stream``."""
+
+    async def streamed(team, task):
+        return [one async for one in team.run_stream(task=task)][-1]
+
+    votes = []
+    for life in range(6):
+        durability = begin(store=tmp_path / "votes")
+        clients = [Scripted(lambda m, s, n=number: f"vote of team {n}") for number in range(8)]
+        teams = [durability.wrap_team(RoundRobinGroupChat([AssistantAgent("voter", one)], max_turns=1)) for one in clients]
+        tasks = ["vote" if same else f"vote {number}" for number in range(8)]
+        runs = [team.run(task=task) if task[-1] in "246" else streamed(team, task) for team, task in zip(teams, tasks, strict=True)]
+        votes.append([result.messages[-1].content for result in await asyncio.gather(*runs)])
+        assert life == 0 or not any(client.asked for client in clients)
+    assert votes == [[f"vote of team {number}" for number in range(8)]] * 6
+
+
 async def test_what_is_not_the_same_each_time_is_recorded(begin):
     chosen, ended = [], []
 
@@ -352,7 +371,7 @@ async def test_candidates_are_recorded(begin):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_changed_prompt_reaches_the_caller(begin, kind):
+async def test_a_changed_prompt_reaches_the_caller(begin, kind, caplog):
     for prompt in ("Be kind.", "Be rude."):
         client = Scripted(hearing())
         runner = wrapped(begin(), outermost(kind, AssistantAgent("speaker", client, system_message=prompt)))
@@ -362,6 +381,8 @@ async def test_a_changed_prompt_reaches_the_caller(begin, kind):
             with pytest.raises(StepChanged, match="'system_message'"):
                 await asyncio.wait_for(runner.run(task="go"), HANG)
             assert client.asked == []
+            tracebacks = [one for one in caplog.records if one.name == "autogen_core" and one.exc_info]
+            assert tracebacks == []  # the caller has it
 
 
 async def test_a_halt_of_a_custom_agents_step_leaves_a_team(begin):

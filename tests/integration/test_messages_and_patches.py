@@ -37,6 +37,17 @@ def test_what_somebody_has_replaced_since_stays():
     assert one.client == "second"
 
 
+def test_what_was_added_is_taken_away():
+    one, other, patches = SimpleNamespace(), SimpleNamespace(), Patches()
+    patches.add(one, "extra", "durable")
+    patches.add(other, "extra", "durable")
+    assert one.extra == "durable"
+    other.extra = "somebody's"
+    patches.undo()
+    assert not hasattr(one, "extra")
+    assert other.extra == "somebody's"
+
+
 def test_a_locked_log_is_told_to_adapters_and_functions(tmp_path):
     from letitloop import durable
 

@@ -75,6 +75,16 @@ class Patches:
         self._undo.append(undo)
         return True
 
+    def add(self, owner: Any, name: str, value: object) -> None:
+        """Give one object an attribute, over one of its class if it has it; it has none of its own."""
+        _set(owner, name, value)
+
+        def undo() -> None:
+            if getattr(owner, name, _ABSENT) is value:
+                object.__delattr__(owner, name)
+
+        self._undo.append(undo)
+
     def replace_item(self, container: Any, key: Any, replacement: object) -> None:
         """Put a replacement in a dictionary or a list.
 

@@ -9,6 +9,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from autogen_core.models import SystemMessage
+from pydantic_core import PydanticSerializationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +55,10 @@ class Digests:
 
 def text_of(message: BaseModel) -> str:
     """Return a message as JSON, without what AutoGen makes anew each time."""
-    return message.model_dump_json(exclude=_OF_A_MESSAGE)
+    try:
+        return message.model_dump_json(exclude=_OF_A_MESSAGE)
+    except PydanticSerializationError:  # a text that is no UTF-8, as the name of a file may be
+        return json.dumps(message.model_dump(mode="json", exclude=_OF_A_MESSAGE), default=repr)
 
 
 def task_of(task: Any) -> object:

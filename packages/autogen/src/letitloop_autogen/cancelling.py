@@ -7,6 +7,9 @@ A cancellation ends a process more often than not, and the next process goes on 
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
+import threading
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,11 +18,12 @@ from letitloop_autogen.streams import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from types import FrameType
     from typing import Literal
 
     from autogen_core import CancellationToken
 
-    Cause = Literal["token", "task", "reader"]
+    Cause = Literal["token", "task", "reader", "interrupt", "exit"]
 
 __all__ = ["Cut"]
 
@@ -102,7 +106,8 @@ class Cut:
 
     def _note(self, by: Cause) -> None:
         if self.by is None:
-            self.by, self._then, self._after = by, list(self._under_way), monotonic() - self._began
+            cause = by if by == "token" else _end_of_loop() or by
+            self.by, self._then, self._after = cause, list(self._under_way), monotonic() - self._began
 
     def _end(self) -> None:
         if not self.ending.done():
@@ -151,7 +156,41 @@ class Cut:
         if self.recorded["by"] == "token" and self._token is not None:
             self._token.cancel()
             raise asyncio.CancelledError("the run was cancelled here by its token")
+        if self.recorded["by"] == "interrupt":
+            _press_ctrl_c()
         await asyncio.wait({self.ending}, timeout=2 * self.recorded["after"] + _PATIENCE)
         if self.ending.done():
             raise asyncio.CancelledError("the run was cancelled")
         return False
+
+
+def _end_of_loop() -> Literal["interrupt", "exit"] | None:
+    """Return what ends the event loop, if that is why a task of it is cancelled: Ctrl+C, or what leaves a program by an exception.
+
+    asyncio tells no task so: it is seen in the frames of ``asyncio.run``, under which every task runs.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == asyncio.runners.__file__:
+            found = frame.f_locals
+            if getattr(found.get("self"), "_interrupt_count", 0):
+                return "interrupt"
+            raised = found.get("exc_type")
+            if isinstance(raised, type) and issubclass(raised, (KeyboardInterrupt, SystemExit)):
+                return "exit"
+            if frame.f_code.co_name == "_cancel_all_tasks" and sys.version_info < (3, 11):
+                return "exit"  # it knows no more than that the loop ends
+        frame = frame.f_back
+    return None
+
+
+def _press_ctrl_c() -> None:
+    """Interrupt the program as it was interrupted before: whoever handles it now does what they did then.
+
+    Raises:
+        KeyboardInterrupt: nobody handles it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        raise KeyboardInterrupt("interrupted here before")
+    handler(signal.SIGINT, None)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged, command
 from letitloop.integration.leaves import acomplete, aleaf, reserve
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from letitloop.integration.policies import Policies
     from letitloop.integration.sessions import Session
 
-__all__ = ["Drive", "Member", "Place", "Shared", "Turn", "open_drive"]
+__all__ = ["Drive", "Member", "Place", "Shared", "Turn", "in_stopped_run", "open_drive"]
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class Shared:
         strict: whether changed inputs are an error.
         names: the names of tools, to be compared with those of the policies.
         cut_off: runs that were cancelled; the next run tells that the program survived it.
+        entrance: lets the runs of an event loop take their places in the order in which they were begun.
     """
 
     session: Session
@@ -52,6 +54,9 @@ class Shared:
     strict: bool
     names: Names = field(default_factory=Names)
     cut_off: list[Drive] = field(default_factory=list["Drive"])
+    entrance: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
+        default_factory=WeakKeyDictionary["asyncio.AbstractEventLoop", "asyncio.Lock"]
+    )
 
 
 class Drive:
@@ -107,8 +112,17 @@ class Drive:
         if self.stopped is not None:
             raise self.stop(self.stopped)
 
-    async def leaf(self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]]) -> T:
+    async def leaf(
+        self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]], *, by_manager: bool = False
+    ) -> T:
         """Do a leaf call once.
+
+        Args:
+            scope: where it belongs.
+            name: what it is called there.
+            asked: what is asked, by name.
+            fn: does it.
+            by_manager: a team's manager asks, for whose answer the team waits for ever if a CancelledError leaves it.
 
         Raises:
             RunHalted: the run has to stop; what the caller gets is kept.
@@ -130,6 +144,17 @@ class Drive:
         except LetItLoopError as error:
             self.stop(error)
             raise
+        except asyncio.CancelledError as exc:
+            if by_manager and self.is_out_of_nowhere():
+                raise self.stop(exc) from exc
+            raise
+
+    def is_out_of_nowhere(self) -> bool:
+        """Tell whether nobody has cancelled this run, nor the task that a CancelledError is about to leave: it is an error."""
+        if self.stopped is not None or self.cut.by is not None or self.cut.recorded is not None:
+            return False
+        cancelling: Callable[[], int] = getattr(asyncio.current_task(), "cancelling", lambda: 1)  # Python 3.10 cannot tell
+        return not cancelling()
 
     @contextmanager
     def under_way(self, what: str) -> Generator[str]:
@@ -161,8 +186,8 @@ class Drive:
             run, which = self.scope.run.id, self.scope.prefix.decode().rstrip("/")
             changed = StepChanged(
                 f"{which!r} of run {run} was cancelled at {what!r} before, and the program went on without it; nothing cancels "
-                "it now: a timeout is longer, or gone. Nothing was done. Cancel it as before, or use another session_id for a new "
-                "run.",
+                "it now: a timeout is longer, or gone, or it was somebody's hand. Nothing was done. Cancel it as before, or use "
+                f"another session_id for a new run, or {command('rewind', run)}.",
                 run_id=run,
                 step=what,
             )
@@ -198,8 +223,11 @@ class Drive:
                 raise self.stop(halt) from halt
 
     async def survive(self) -> None:
-        """Record where this run was cancelled, if it was: the program goes on."""
-        if self.cut.by is not None and not self._cancelled.recorded and self.cut.recorded is None:
+        """Record where this run was cancelled, if it was: the program goes on.
+
+        What a tool raised to leave the program, it will raise again: its call is not on record, and is made again.
+        """
+        if self.cut.by not in (None, "exit") and not self._cancelled.recorded and self.cut.recorded is None:
 
             async def made() -> dict[str, object]:
                 return self.cut.record()
@@ -279,6 +307,8 @@ class Member:
         active: where it is running, the innermost last.
         turn: an agent's turn, while it has one.
         guest: found somewhere inside an agent, and durable as a part of its runs alone.
+        team: it is a team.
+        begin_anew: of a team: puts right what a run leaves in its manager that comes to no end of its own.
         look: looks again for parts of it that nothing stands in for: they may be new since.
         changed: the same, among attributes that were set since; made for each turn.
     """
@@ -291,6 +321,8 @@ class Member:
     active: list[Place] = field(default_factory=list[Place])
     turn: Turn | None = None
     guest: bool = False
+    team: bool = False
+    begin_anew: Callable[[], Awaitable[None]] | None = None
     look: Callable[[], None] = lambda: None
     changed: Callable[[], None] = lambda: None
 
@@ -356,6 +388,12 @@ _driving: ContextVar[Drive | None] = ContextVar("letitloop_autogen_drive", defau
 _acting: ContextVar[Member | None] = ContextVar("letitloop_autogen_member", default=None)
 
 
+def in_stopped_run() -> bool:
+    """Tell whether the caller is inside a run that has to stop."""
+    drive = _driving.get()
+    return drive is not None and drive.stopped is not None
+
+
 async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
     """Begin an outermost run, or the recorded one that this one repeats.
 
@@ -371,10 +409,11 @@ async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
 
     shared = member.shared
     shared.names.check(shared.policies)
-    root = await in_thread(shared.session.root)
-    while shared.cut_off:
-        await shared.cut_off.pop().survive()
-    scope = root.inner(member.name)
+    async with shared.entrance.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        root = await in_thread(shared.session.root)
+        while shared.cut_off:
+            await shared.cut_off.pop().survive()
+    scope = root.inner(member.name)  # here and in aleaf: the places of this run, before the next one comes in
 
     async def begun() -> None:
         return None

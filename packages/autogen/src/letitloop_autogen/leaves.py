@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.base import TerminationCondition
 from autogen_agentchat.messages import StopMessage
-from autogen_core import Image
 from autogen_core.code_executor import CodeExecutor
-from autogen_core.memory import Memory, MemoryContent, MemoryMimeType, MemoryQueryResult, UpdateContextResult
+from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import LLMMessage
 from pydantic import TypeAdapter
 
 from letitloop_autogen.asking import Digests, text_of
+from letitloop_autogen.standing import StandIn
+from letitloop_autogen.values import packed_memories, plain, unpacked_memories
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
-    from autogen_core import CancellationToken, ComponentModel
+    from autogen_core import CancellationToken
     from autogen_core.code_executor import CodeBlock, CodeResult
 
     from letitloop_autogen.driving import Member
@@ -69,12 +70,12 @@ def durable_approval(stock: Callable[..., Any], member: Member) -> Callable[...,
         if asking is None:
             return await _call(stock, request)
 
-        async def decide() -> str:
+        async def decide() -> dict[str, Any]:
             response: ApprovalResponse = await _call(stock, request)
-            return response.model_dump_json()
+            return plain(response)
 
         drive, scope = asking.place()
-        return ApprovalResponse.model_validate_json(await drive.leaf(scope, "approval", {"code": request.code}, decide))
+        return ApprovalResponse.model_validate(await drive.leaf(scope, "approval", {"code": request.code}, decide))
 
     return approve
 
@@ -91,25 +92,24 @@ def durable_selector(stock: Callable[..., Any], member: Member, name: str) -> Ca
         if not member.active:
             return await ask()
         drive, scope = member.active[-1]
-        return await drive.leaf(scope, name, {"messages": digests.of(thread)[0]}, ask)
+        return await drive.leaf(scope, name, {"messages": digests.of(thread)[0]}, ask, by_manager=True)
 
     return choose
 
 
-class DurableExecutor(CodeExecutor):
+class DurableExecutor(StandIn, CodeExecutor):
     """A code executor whose finished executions never repeat.
 
     Its policy is that of the tool ``execute_code``: ``"record"``, or ``"rerun"`` where later code needs what earlier code left in
     the executor.
     """
 
+    _inner: CodeExecutor
+
     def __init__(self, inner: CodeExecutor, member: Member) -> None:
         self._inner = inner
         self._member = member
         self._shared_part = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     async def execute_code_blocks(self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken) -> CodeResult:
         member = self._member.acting(shared_part=self._shared_part)
@@ -130,15 +130,11 @@ class DurableExecutor(CodeExecutor):
     async def restart(self) -> None:
         await self._inner.restart()
 
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
 
-    def _to_config(self) -> Any:
-        return self._inner._to_config()
-
-
-class DurableMemory(Memory):
+class DurableMemory(StandIn, Memory):
     """A memory whose answers are recorded, with what they do to the agent's context."""
+
+    _inner: Memory
 
     def __init__(self, inner: Memory, member: Member, number: int) -> None:
         self._inner = inner
@@ -146,9 +142,6 @@ class DurableMemory(Memory):
         self._shared_part = False
         self._name = f"memory {number}"
         self._digests = Digests()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
         member = self._member.acting(shared_part=self._shared_part)
@@ -161,7 +154,7 @@ class DurableMemory(Memory):
         async def update() -> list[Any]:
             watched = _WatchedContext(model_context)
             fresh.append(await self._inner.update_context(watched))
-            return [watched.done, _packed(fresh[0].memories)]
+            return [watched.done, packed_memories(fresh[0].memories)]
 
         done, result = await drive.leaf(scope, self._name, asked, update)
         if fresh:
@@ -170,8 +163,8 @@ class DurableMemory(Memory):
             if message is None:
                 await model_context.clear()
             else:
-                await model_context.add_message(_MESSAGE.validate_json(message))
-        return UpdateContextResult(memories=_unpacked(result))
+                await model_context.add_message(_MESSAGE.validate_python(message))
+        return UpdateContextResult(memories=unpacked_memories(result))
 
     async def query(
         self, query: str | MemoryContent, cancellation_token: CancellationToken | None = None, **kwargs: Any
@@ -183,9 +176,9 @@ class DurableMemory(Memory):
         asked = {"query": query if isinstance(query, str) else text_of(query), **{name: repr(one) for name, one in kwargs.items()}}
 
         async def ask() -> list[Any]:
-            return _packed(await self._inner.query(query, cancellation_token, **kwargs))
+            return packed_memories(await self._inner.query(query, cancellation_token, **kwargs))
 
-        return _unpacked(await drive.leaf(scope, f"{self._name} query", asked, ask))
+        return unpacked_memories(await drive.leaf(scope, f"{self._name} query", asked, ask))
 
     async def add(self, content: MemoryContent, cancellation_token: CancellationToken | None = None) -> None:
         await self._inner.add(content, cancellation_token)
@@ -196,51 +189,18 @@ class DurableMemory(Memory):
     async def close(self) -> None:
         await self._inner.close()
 
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
 
-    def _to_config(self) -> Any:
-        return self._inner._to_config()
-
-
-def _packed(found: MemoryQueryResult) -> list[Any]:
-    """Return what a memory found as data; AutoGen's own JSON of it cannot be read back."""
-    return [
-        [
-            isinstance(one.content, Image),
-            one.content.to_base64() if isinstance(one.content, Image) else one.content,
-            one.mime_type.value if isinstance(one.mime_type, MemoryMimeType) else one.mime_type,
-            one.metadata,
-        ]
-        for one in found.results
-    ]
-
-
-def _unpacked(found: list[Any]) -> MemoryQueryResult:
-    known: dict[str, MemoryMimeType] = {one.value: one for one in MemoryMimeType}
-    contents = [
-        MemoryContent(
-            content=Image.from_base64(content) if image else content,
-            mime_type=known[mime] if mime in known else mime,  # noqa: SIM401 - whose type pyright knows
-            metadata=metadata,
-        )
-        for image, content, mime, metadata in found
-    ]
-    return MemoryQueryResult(results=contents)
-
-
-class _WatchedContext(ChatCompletionContext):
+class _WatchedContext(StandIn, ChatCompletionContext):
     """An agent's context that notes what a memory does to it; None stands for its being cleared."""
+
+    _inner: ChatCompletionContext
 
     def __init__(self, inner: ChatCompletionContext) -> None:
         self._inner = inner
-        self.done: list[str | None] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
+        self.done: list[dict[str, Any] | None] = []
 
     async def add_message(self, message: LLMMessage) -> None:
-        self.done.append(message.model_dump_json())
+        self.done.append(plain(message))
         await self._inner.add_message(message)
 
     async def get_messages(self) -> list[LLMMessage]:
@@ -256,21 +216,17 @@ class _WatchedContext(ChatCompletionContext):
     async def load_state(self, state: Mapping[str, Any]) -> None:
         await self._inner.load_state(state)
 
-    def _to_config(self) -> Any:
-        return self._inner._to_config()
 
-
-class DurableTermination(TerminationCondition):
+class DurableTermination(StandIn, TerminationCondition):
     """A condition that asks the clock, the user or a function of theirs: what it said is recorded."""
+
+    _inner: TerminationCondition
 
     def __init__(self, inner: TerminationCondition, member: Member, number: int) -> None:
         self._inner = inner
         self._member = member
         self._name = f"termination {number}"
         self._said = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     @property
     def terminated(self) -> bool:
@@ -281,25 +237,19 @@ class DurableTermination(TerminationCondition):
             return await self._inner(messages)
         asked = False
 
-        async def ask() -> str | None:
+        async def ask() -> dict[str, Any] | None:
             nonlocal asked
             asked = True
             answer = await self._inner(messages)
-            return None if answer is None else answer.model_dump_json()
+            return None if answer is None else plain(answer)
 
         drive, scope = self._member.active[-1]
-        said = await drive.leaf(scope, self._name, {"messages": len(messages)}, ask)
+        said = await drive.leaf(scope, self._name, {"messages": len(messages)}, ask, by_manager=True)
         if not asked and not self._inner.terminated:
             await self._inner(messages)  # so that it has seen what it counts; what it says now does not matter
         self._said = said is not None
-        return None if said is None else StopMessage.model_validate_json(said)
+        return None if said is None else StopMessage.model_validate(said)
 
     async def reset(self) -> None:
         self._said = False
         await self._inner.reset()
-
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
-
-    def _to_config(self) -> Any:
-        return self._inner._to_config()

@@ -11,11 +11,12 @@ from pydantic import BaseModel
 
 from letitloop.runs.run import Call
 from letitloop_autogen.asking import Digests, model_of, schema_of
+from letitloop_autogen.standing import StandIn
+from letitloop_autogen.values import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from autogen_core import ComponentModel
     from autogen_core.models import LLMMessage, ModelInfo
     from autogen_core.tools import Tool, ToolSchema
 
@@ -28,7 +29,7 @@ _replayed: dict[int, tuple[Any, RequestUsage]] = {}
 """What was answered from the log, by the client's id: its own hash and equality may say anything."""
 
 
-class DurableModelClient(ChatCompletionClient):
+class DurableModelClient(StandIn, ChatCompletionClient):
     """Asks the client inside it once, and answers from the log ever after.
 
     Args:
@@ -36,15 +37,14 @@ class DurableModelClient(ChatCompletionClient):
         member: the agent or team it belongs to.
     """
 
+    _inner: ChatCompletionClient
+
     def __init__(self, inner: ChatCompletionClient, member: Member) -> None:
         self._inner = inner
         self._member = member
         self._shared_part = False
         self._digests = Digests()
         self._model: object = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     def _acting(self) -> Member | None:
         return self._member.acting(shared_part=self._shared_part)
@@ -72,12 +72,12 @@ class DurableModelClient(ChatCompletionClient):
         place = member.place()
         fresh: list[CreateResult] = []
 
-        async def ask() -> str:
+        async def ask() -> dict[str, Any]:
             result = await self._inner.create(messages, **settings)
             fresh.append(result)
-            return result.model_dump_json()
+            return plain(result)
 
-        recorded = await place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask)
+        recorded = await place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask, by_manager=member.team)
         return self._answered(member, place, fresh, recorded)
 
     async def create_stream(self, messages: Sequence[LLMMessage], **settings: Any) -> AsyncGenerator[str | CreateResult, None]:
@@ -90,7 +90,7 @@ class DurableModelClient(ChatCompletionClient):
         chunks: asyncio.Queue[Any] = asyncio.Queue()
         fresh: list[CreateResult] = []
 
-        async def ask() -> str:
+        async def ask() -> dict[str, Any]:
             async for chunk in self._inner.create_stream(messages, **settings):
                 if isinstance(chunk, CreateResult):
                     fresh.append(chunk)  # handed on when it is on record
@@ -98,9 +98,10 @@ class DurableModelClient(ChatCompletionClient):
                     chunks.put_nowait(chunk)
             if not fresh:
                 raise RuntimeError("the model's stream ended without a CreateResult")
-            return fresh[-1].model_dump_json()
+            return plain(fresh[-1])
 
-        work = asyncio.ensure_future(place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask))
+        asked = self._asked(messages, settings)
+        work = asyncio.ensure_future(place.drive.leaf(place.scope, "model", asked, ask, by_manager=member.team))
         work.add_done_callback(lambda _: chunks.put_nowait(_END))
         try:
             while (chunk := await chunks.get()) is not _END:
@@ -113,11 +114,11 @@ class DurableModelClient(ChatCompletionClient):
             yield result.content
         yield result
 
-    def _answered(self, member: Member, place: Place, fresh: list[CreateResult], recorded: str) -> CreateResult:
+    def _answered(self, member: Member, place: Place, fresh: list[CreateResult], recorded: dict[str, Any]) -> CreateResult:
         if fresh:
             result = fresh[-1]
         else:
-            result = CreateResult.model_validate_json(recorded)
+            result = CreateResult.model_validate(recorded)
             _add(self._inner, result.usage)
         if member.turn is not None and not isinstance(place.scope, Call):  # a step's own question is none of the turn's
             member.turn.answered(result)
@@ -147,12 +148,6 @@ class DurableModelClient(ChatCompletionClient):
     @property
     def model_info(self) -> ModelInfo:
         return self._inner.model_info
-
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
-
-    def _to_config(self) -> BaseModel:
-        return self._inner._to_config()
 
 
 def _schema(output: Any) -> object:

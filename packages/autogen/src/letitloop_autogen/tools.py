@@ -26,7 +26,7 @@ from letitloop.runs.run import Call
 from letitloop.runs.scope import current_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from autogen_core import CancellationToken
     from autogen_core.tools import BaseTool
@@ -163,8 +163,15 @@ def _guarded_class(tool: BaseTool[Any, Any], policy: Effect) -> BaseTool[Any, An
         valid = model.model_validate(arguments)
         return await carry_out(bound, {name: getattr(valid, name) for name in model.model_fields})
 
+    async def run_json_stream(
+        arguments: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> AsyncGenerator[Any, None]:
+        yield await run_json(arguments, cancellation_token, call_id)
+
     guarded: Any = copy.copy(tool)
     guarded.run_json = run_json
+    if hasattr(tool, "run_json_stream"):  # which a workbench calls instead
+        guarded.run_json_stream = run_json_stream
     return guarded  # type: ignore[no-any-return]  # a tool as it was
 
 

@@ -90,6 +90,17 @@ class _Entry:
             await self.drive.finish(messages, **rest)
 
 
+@asynccontextmanager
+async def _whole(member: Member) -> AsyncGenerator[None]:
+    """Run a team to its end, or put right what AutoGen leaves in its manager if it does not come there."""
+    try:
+        yield
+    except BaseException:
+        if member.begin_anew is not None:
+            await member.begin_anew()
+        raise
+
+
 def _takes_token(stock: Callable[..., Any]) -> bool:
     parameters = inspect.signature(stock).parameters
     return "cancellation_token" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -120,7 +131,7 @@ def durable_run(stock: Callable[..., Any], member: Member) -> Callable[..., Any]
     async def run(**options: Any) -> TaskResult:
         if member.passes():
             return await stock(**options)  # type: ignore[no-any-return]  # what AutoGen returns
-        async with _entered(member, {"task": task_of(options.get("task"))}) as entry:
+        async with _entered(member, {"task": task_of(options.get("task"))}) as entry, _whole(member):
             result: TaskResult = await entry.through(stock(**entry.options(stock, options)))
             entry.stamp(result.messages)
             await entry.finish(result.messages, stop_reason=result.stop_reason)
@@ -159,7 +170,7 @@ async def _apart(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, No
 
 
 async def _run_stream(member: Member, stock: Callable[..., Any], options: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-    async with _entered(member, {"task": task_of(options.get("task"))}) as entry:  # noqa: SIM117 - the second needs the first
+    async with _entered(member, {"task": task_of(options.get("task"))}) as entry, _whole(member):  # noqa: SIM117 - as entered
         async with aclosing(_driven(entry, stock(**entry.options(stock, options)))) as items:
             async for item in items:
                 if isinstance(item, TaskResult):
@@ -291,6 +302,10 @@ async def _guarded(
         except GeneratorExit:
             if entry.outermost and not drive.ended:
                 drive.cut.off("reader")
+            raise
+        except asyncio.CancelledError as exc:
+            if not entry.outermost and not cancelled and drive.is_out_of_nowhere():
+                raise drive.stop(exc) from exc  # a team waits for ever for an agent that a CancelledError leaves
             raise
         finally:
             if member.ordered:

@@ -6,7 +6,6 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
 from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
 from autogen_core.tools import StaticStreamWorkbench, StaticWorkbench, TextResultContent, ToolResult, Workbench
 
@@ -15,13 +14,15 @@ from letitloop.errors import InvalidArgument, RunHalted
 from letitloop.integration.policies import atool_call
 from letitloop.integration.sessions import entered
 from letitloop.runs.run import Call
+from letitloop_autogen.standing import StandIn
 from letitloop_autogen.streams import GRACE, Cancelled, let_go
 from letitloop_autogen.tools import Stopped, as_called, bind_to_schema, carry_out, guarded_by
+from letitloop_autogen.values import is_message, message_from, plain, plain_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-    from autogen_core import CancellationToken, ComponentModel
+    from autogen_core import CancellationToken
     from autogen_core.tools import BaseTool, ToolSchema
 
     from letitloop.runs.scope import Scope
@@ -31,7 +32,6 @@ __all__ = ["DurableStaticWorkbench", "DurableWorkbench", "durable_workbench"]
 
 _END = object()
 _CANCELLED = object()
-_factory = MessageFactory()
 
 
 def durable_workbench(inner: Workbench, member: Member) -> Workbench:
@@ -39,7 +39,7 @@ def durable_workbench(inner: Workbench, member: Member) -> Workbench:
     return DurableStaticWorkbench(inner, member) if isinstance(inner, StaticWorkbench) else DurableWorkbench(inner, member)
 
 
-class _Calls:
+class _Calls(StandIn):
     """What both proxies do about a call."""
 
     _member: Member
@@ -159,23 +159,23 @@ class _Calls:
 
         async def call() -> dict[str, Any]:
             await drive.go_on(f"tool {name} {place}")
-            streamed: list[Any] = []
+            shown: list[Any] = []
 
             def both(item: Any) -> None:
-                streamed.append(item)
+                if is_message(item):
+                    shown.append(plain_message(item, scope.run.codecs))
                 emit(item)
 
             fresh.append(await self._call(name, arguments, token, call_id, both))
-            shown = [one.dump() for one in streamed if isinstance(one, (BaseAgentEvent, BaseChatMessage))]
-            return {"result": fresh[0].model_dump_json(), **({"streamed": shown} if shown else {})}
+            return {"result": plain(fresh[0]), **({"streamed": shown} if shown else {})}
 
         asked = arguments if type(arguments) is dict else {"arguments": arguments}  # a model may write any JSON
         recorded = await atool_call(scope, name, "record", asked, call, place=place)
         if fresh:
             return fresh[0]
         for one in recorded.get("streamed", ()):
-            emit(_factory.create(one))
-        return ToolResult.model_validate_json(recorded["result"])
+            emit(message_from(one))
+        return ToolResult.model_validate(recorded["result"])
 
     def _is_composite(self, name: str) -> bool:
         """Tell whether a tool is an agent or a team, which is recorded by what it does."""
@@ -212,12 +212,6 @@ class _Calls:
     async def load_state(self, state: Mapping[str, Any]) -> None:
         await self._inner.load_state(state)
 
-    def dump_component(self) -> ComponentModel:
-        return self._inner.dump_component()
-
-    def _to_config(self) -> Any:
-        return self._inner._to_config()
-
 
 class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
     """The proxy for a static workbench.
@@ -234,9 +228,6 @@ class DurableStaticWorkbench(_Calls, StaticStreamWorkbench):
         self._member = member
         self._listed = []
         self._driven: tuple[list[int], StaticWorkbench] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     def _workbench(self) -> StaticWorkbench:
         """Return a copy of the inner workbench, with its tools as a run calls them."""
@@ -341,9 +332,6 @@ class DurableWorkbench(_Calls, Workbench):
         self._inner = inner
         self._member = member
         self._listed = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_inner"], name)
 
     async def list_tools(self) -> list[ToolSchema]:
         return await self._list(self._inner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, Team, TerminationCondition
@@ -26,7 +26,7 @@ from autogen_core.tools import BaseTool, Workbench
 
 from letitloop.errors import InvalidArgument
 from letitloop.integration.patching import Patches
-from letitloop_autogen.driving import Member
+from letitloop_autogen.driving import Member, in_stopped_run
 from letitloop_autogen.leaves import (
     DurableExecutor,
     DurableMemory,
@@ -35,7 +35,9 @@ from letitloop_autogen.leaves import (
     durable_input,
     durable_selector,
 )
+from letitloop_autogen.managers import begin_anew
 from letitloop_autogen.models import DurableModelClient, count_replayed
+from letitloop_autogen.noise import be_quiet
 from letitloop_autogen.parts import Parts, Place, attributes
 from letitloop_autogen.turns import durable_reply, durable_run, durable_run_stream, durable_turn
 from letitloop_autogen.workbenches import DurableStaticWorkbench, DurableWorkbench, durable_workbench
@@ -78,6 +80,7 @@ class Wrapping:
         self._members: dict[int, tuple[Any, Member]] = {}
         self._stand_ins: dict[tuple[int, int, bool], Any] = {}
         self._memories: dict[int, dict[int, int]] = {}
+        be_quiet(in_stopped_run)
 
     def undo(self) -> None:
         """Give the stock objects back."""
@@ -120,11 +123,19 @@ class Wrapping:
             )
         member = Member(self._shared, name or str(one.name), home, guest=guest)
         self._members[id(one)] = one, member
+        self._patches.add(one, "__deepcopy__", lambda _: self._refuse_copy(one))
         member.ordered = home is not None and home.side_by_side
         if isinstance(one, Team):
+            member.team, member.begin_anew = True, lambda: begin_anew(one)
             self._wrap_team(one, member)
         else:
             self._wrap_agent(one, member)
+
+    def _refuse_copy(self, one: Any) -> NoReturn:
+        raise InvalidArgument(
+            f"{one.name!r} is wrapped by the session {self._shared.session.id!r}, and was to be copied: the original would do what "
+            "a copy is asked, in its own place in the log. Nothing was copied. Copy it before it is wrapped, or unwrap() first."
+        )
 
     def _wrap_agent(self, agent: Any, member: Member) -> None:
         self._replace_method(agent, "on_messages", durable_reply, member)
