@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.crewai.lives import Died, asked, results, task_in, tasks, works
 from tests.crewai.scripted import Scripted, action, call, final, prompt_of, text_of  # sets the environment first
 
 # isort: split
-from crewai import Agent, Crew, Process, Task
+from crewai import Crew, Process, Task
 from crewai.tools import BaseTool, tool
 from pydantic import BaseModel
 
@@ -24,83 +25,6 @@ from letitloop_crewai import models
 from tests.effects.bank import Bank
 
 pytestmark = pytest.mark.filterwarnings("default")
-
-
-class Died(Exception):
-    """Stands for the death of a program in the middle of a model call: one that CrewAI does not ask again."""
-
-
-Died.__module__ = "litellm.exceptions"  # what comes from there is not tried again
-
-
-class Lives:
-    """Lives of one program: each with objects of its own."""
-
-    def __init__(self, place):
-        self.place = place
-        self.done = []
-        self.open = None
-
-    def begin(self, **options):
-        self.end()
-        self.open = CrewAIDurabilityHandler(session_id="lives", store=str(self.place), **options)
-        return self.open
-
-    def end(self):
-        if self.open is not None:
-            self.open.unwrap()
-            self.open.close()
-            self.open = None
-
-    def worker(self):
-        @tool
-        def work(what: str) -> str:
-            """Work on something."""
-            self.done.append(what)
-            return f"worked on {what}"
-
-        return work
-
-    def agent(self, script, *, tools=None, native=False, **options):
-        llm = Scripted(script, native=native)
-        options.setdefault("cache", False)  # what it is by default changed within 1.15
-        tools = [self.worker()] if tools is None else tools
-        return Agent(role=options.pop("role", "worker"), goal="work", backstory="long", llm=llm, tools=tools, **options)
-
-
-@pytest.fixture
-def lives(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    found = Lives(tmp_path / "store")
-    yield found
-    found.end()
-
-
-def results(messages):
-    return sum(one["role"] == "tool" or (one["role"] == "assistant" and "Observation:" in str(one["content"])) for one in messages)
-
-
-def task_in(messages):
-    return re.search("Current Task: (.*)", prompt_of(messages))[1]
-
-
-def works(*items, then="done"):
-    """Works on the items one by one, then concludes."""
-
-    def script(messages, asked):
-        done = results(messages)
-        return action("work", what=items[done]) if done < len(items) else final(f"{then} {task_in(messages)!r}")
-
-    return script
-
-
-def tasks(agent, *words, **options):
-    return [Task(description=one, expected_output="x", agent=agent, **options) for one in words]
-
-
-def asked(crew):
-    return sum(len(agent.llm.asked) for agent in crew.agents)
 
 
 class PayArguments(BaseModel):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from letitloop.integration.patching import Patches
 from letitloop_crewai.asking import digest
 from letitloop_crewai.driving import current_frame, framed, outside
 from letitloop_crewai.tasks import marked_callback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-    from letitloop.integration.patching import Patches
     from letitloop_crewai.driving import Frame
 
 __all__ = ["wrap_agent", "wrap_human", "wrap_knowledge", "wrap_memory"]
@@ -22,6 +23,8 @@ def wrap_agent(patches: Patches, agent: Any) -> None:
     """Make an agent's attempts parts of the kickoff; outside a wrapped one it is as it was."""
     patches.replace(agent, "execute_task", lambda stock: _attempt(stock, agent))
     patches.replace(agent, "aexecute_task", lambda stock: _attempt_async(stock, agent))
+    if hasattr(agent, "create_agent_executor"):
+        patches.replace(agent, "create_agent_executor", lambda stock: _watching(stock, agent))
     if hasattr(agent, "_retrieve_memory_context"):
         patches.replace(agent, "_retrieve_memory_context", _remembering)
     if getattr(agent, "step_callback", None) is not None and not hasattr(agent.step_callback, "letitloop_marked"):
@@ -39,15 +42,26 @@ def _entered(agent: Any, task: Any, tools: Any) -> Frame | None:
         return None
     frame.drive.check()
     owner: Any = frame.drive.owner
-    owner.adopt(agent, tools)
+    with frame.drive.watched():
+        owner.adopt(agent, tools)
     if task.human_input:
         owner.adopt_human()
     if frame.agent is agent and frame.task is task:
-        task.used_tools = frame.used_tools
+        task.used_tools, task.description = frame.used_tools, frame.description
         return frame.again()
     inner = frame.inner(str(agent.role), agent=agent, task=task)
-    inner.used_tools = task.used_tools
+    inner.used_tools, inner.description = task.used_tools, task.description
     return inner
+
+
+@contextmanager
+def _unplanned(frame: Frame, task: Any) -> Generator[None]:
+    """Take an agent's plan out of the task again if the attempt fails: CrewAI adds it in place, and once more the next time."""
+    try:
+        yield
+    except BaseException:
+        task.description = frame.description
+        raise
 
 
 def _attempt(stock: Callable[..., Any], agent: Any) -> Callable[..., Any]:
@@ -56,7 +70,7 @@ def _attempt(stock: Callable[..., Any], agent: Any) -> Callable[..., Any]:
         frame = _entered(agent, task, tools)
         if frame is None:
             return stock(task, context, tools)
-        with framed(frame):
+        with framed(frame), _unplanned(frame, task):
             return stock(task, context, tools)
 
     return execute_task
@@ -68,10 +82,77 @@ def _attempt_async(stock: Callable[..., Any], agent: Any) -> Callable[..., Any]:
         frame = _entered(agent, task, tools)
         if frame is None:
             return await stock(task, context, tools)
-        with framed(frame):
+        with framed(frame), _unplanned(frame, task):
             return await stock(task, context, tools)
 
     return aexecute_task
+
+
+# --- what carries an attempt out ----------------------------------------------------------------------------------------------
+
+
+def _watching(stock: Callable[..., None], agent: Any) -> Callable[..., None]:
+    """Return an agent's making of its executor, whose calls know their position in the model's answer."""
+
+    @wraps(stock)
+    def create_agent_executor(*args: Any, **kwargs: Any) -> None:
+        stock(*args, **kwargs)
+        executor = agent.agent_executor
+        patches = Patches()  # it is CrewAI's own, and goes with the agent: nobody gets it back
+        if hasattr(executor, "_execute_single_native_tool_call"):
+            patches.replace(executor, "_execute_single_native_tool_call", _positioned)
+        if hasattr(executor, "_ensure_step_executor"):
+            patches.replace(executor, "_ensure_step_executor", _apart)
+        cache = getattr(getattr(executor, "tools_handler", None), "cache", None)
+        if cache is not None:
+            patches.replace(cache, "read", _reading)
+
+    return create_agent_executor
+
+
+def _positioned(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def execute(*args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        if frame is None:
+            return stock(*args, **kwargs)
+        with frame.answers.carrying_out(*args, **kwargs):
+            return stock(*args, **kwargs)
+
+    return execute
+
+
+def _reading(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        return stock(*args, **kwargs) if frame is None else frame.answers.reading(lambda: stock(*args, **kwargs))
+
+    return read
+
+
+def _apart(stock: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what makes the executor of a plan's steps: they may run side by side, so each is a part of its own."""
+
+    @wraps(stock)
+    def ensure_step_executor() -> Any:
+        found = stock()
+        Patches().replace(found, "execute", _in_its_part)
+        return found
+
+    return ensure_step_executor
+
+
+def _in_its_part(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def execute(todo: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = current_frame()
+        if frame is None:
+            return stock(todo, *args, **kwargs)
+        with framed(frame.inner(f"step {todo.step_number} {digest(todo.description)[:8]}")):
+            return stock(todo, *args, **kwargs)
+
+    return execute
 
 
 # --- memory and knowledge ----------------------------------------------------------------------------------------------------

@@ -2,40 +2,82 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
+from collections import deque
 from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from letitloop.codecs import default_codecs
 
-__all__ = ["digest", "model_of", "question", "schema_of", "source_of", "task_of", "tools_of"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["changed_parts", "digest", "model_of", "parts_of", "question", "schema_of", "source_of", "task_of", "tools_of"]
 
 _NEW_EACH_TIME = re.compile(
     " at 0x[0-9a-f]{6,}"  # the address of an object in its repr
     "|tool-result-[A-Za-z0-9_-]{22}"  # a deferred tool result's temporary file
 )
+_ADDRESS = re.compile("0x[0-9a-fA-F]{6,}")
 _NOT_ASKED = frozenset(("raw_tool_call_parts", "cache_breakpoint"))
 """What CrewAI keeps beside a message's words."""
 
 
 def digest(value: Any) -> str:
-    """Return a digest of data; what is no data counts as its text."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=_plain)
+    """Return a digest of data, the same in every process: what has no order is ordered, and what is no data counts as its text."""
+    text = _text(_plain(value))
     return sha256(_NEW_EACH_TIME.sub("", text).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", fallback=str)
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, ensure_ascii=False)
+
+
+def _plain(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """Return a value as what JSON has of its own, with the parts that it has not marked as what they are."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if id(value) in around:
+        return {"\0inside": len(around) - around.index(id(value))}
+    around = (*around, id(value))
+    if isinstance(value, dict):
+        return _map(value, around)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, (list, tuple, deque)):
+        return [_plain(part, around) for part in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (set, frozenset)):
+        return {"\0set": sorted((_plain(part, around) for part in value), key=_text)}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, type):
         return value.__qualname__
-    return str(value)
+    if isinstance(value, BaseModel):
+        fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        return {"\0model": type(value).__qualname__, "fields": _map(fields, around)}
+    if dataclasses.is_dataclass(value):
+        fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        return {"\0model": type(value).__qualname__, "fields": _map(fields, around)}
+    return _leaf(value)
+
+
+def _map(value: dict[Any, Any], around: tuple[int, ...]) -> Any:
+    if all(isinstance(key, str) for key in value):
+        return {key: _plain(part, around) for key, part in value.items()}
+    return {"\0pairs": sorted(([_plain(key, around), _plain(part, around)] for key, part in value.items()), key=_text)}
+
+
+def _leaf(value: Any) -> str:
+    """Return what tells a value without parts from others; never its address."""
+    name = type(value).__qualname__
+    if default_codecs.tells(value):
+        return f"\0{name} {default_codecs.fingerprint((value,), {}).hex()}"
+    if callable(value):
+        return str(getattr(value, "__qualname__", name))
+    text = str(value)
+    return name if _ADDRESS.search(text) else text
 
 
 # --- a model call ------------------------------------------------------------------------------------------------------------
@@ -75,10 +117,12 @@ def _without(content: Any, today: str) -> Any:
     return content.replace(today, "") if isinstance(content, str) else content
 
 
+_SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
+
+
 def model_of(llm: Any) -> list[object]:
     """Return what tells one model from another; no keys, no addresses."""
-    names = ("model", "temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
-    return [type(llm).__qualname__, *(_setting(getattr(llm, name, None)) for name in names)]
+    return [type(llm).__qualname__, *(_setting(getattr(llm, name, None)) for name in _SETTINGS)]
 
 
 def _setting(value: Any) -> object:
@@ -103,6 +147,24 @@ def task_of(task: Any, agent: Any, context: str | None, tools: Any, process: str
         "process": process,
         "context": digest(context or ""),
     }
+
+
+_PARTS = {"agent": ("role", "goal", "backstory"), "model": ("class", "name", *_SETTINGS[1:])}
+"""What of a task's question is made of parts."""
+
+
+def parts_of(asked: Mapping[str, object]) -> dict[str, str]:
+    """Return digests of the parts of what a task asks, in a row, for it to be told what of its agent changed."""
+    rows: dict[str, Any] = {name: asked[name] for name in _PARTS}
+    return {name: "".join(digest(part)[:8] for part in row) for name, row in rows.items()}
+
+
+def changed_parts(name: str, now: Mapping[str, str], then: Mapping[str, str]) -> list[str]:
+    """Return which parts differ of what a task asks under a name; that name if it has none."""
+    rows = [found.get(name, "") for found in (now, then)]
+    one, other = ([row[at : at + 8] for at in range(0, len(row), 8)] for row in rows)
+    differing = [f"{name} {part}" for part, a, b in zip(_PARTS.get(name, ()), one, other, strict=False) if a != b]
+    return differing or [name]
 
 
 def tools_of(tools: Any) -> list[str]:

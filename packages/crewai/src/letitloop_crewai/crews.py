@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial, wraps
+from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from crewai.core.providers.human_input import get_provider
 
 from letitloop.errors import Halt, InvalidArgument, RunHalted, StepChanged
 from letitloop.integration.leaves import leaf
-from letitloop.integration.looking import recorded_scopes
-from letitloop.runs.scope import current
+from letitloop.runs.scope import current, restore
 from letitloop_crewai.asking import digest
 from letitloop_crewai.driving import Drive, Frame, current_frame, framed, place
+from letitloop_crewai.edits import check_gone
 from letitloop_crewai.streams import raise_what_stopped
 from letitloop_crewai.tasks import durable_callback, marked_callback, slots_of
 from letitloop_crewai.telling import tell
@@ -43,18 +46,31 @@ class Kickoffs:
     def __init__(self, shared: Shared, name: str, parent: Callable[[], Scope] | None = None) -> None:
         self.shared = shared
         self.name = name
-        self.over = 0
+        self._taken: set[int] = set()  # those that are over, or under way
+        self._guard = Lock()
         self._parent = parent
 
-    def scope(self) -> Scope:
-        """Return the scope of the kickoff that begins now."""
+    @contextmanager
+    def next(self) -> Generator[Scope]:
+        """Yield the scope of the kickoff that begins now; kickoffs that are under way together have each its own."""
+        with self._guard:
+            number = next(one for one in count(1) if one not in self._taken)
+            self._taken.add(number)
+        try:
+            yield self._scope(number)
+        except BaseException:
+            with self._guard:
+                self._taken.discard(number)
+            raise
+
+    def _scope(self, number: int) -> Scope:
         root = self.shared.root()
         if self._parent is not None:
-            return place(self._parent(), self.name, self.over + 1)
+            return place(self._parent(), self.name, number)
         around = current.get()
         if around is not None and around.run is root.run and around.prefix != root.prefix:
             return around.inner(self.name)
-        return place(root, self.name, self.over + 1)
+        return place(root, self.name, number)
 
     @contextmanager
     def driving(self, owner: object, inputs: Any) -> Generator[Drive]:
@@ -64,15 +80,15 @@ class Kickoffs:
             StepChanged: it was begun with other inputs.
             BaseException: what stopped it, as the class it has.
         """
-        drive = Drive(self.shared, owner, self.scope())
-        with drive.raising():
-            _same_inputs(drive.scope, self.name, dict(inputs or {}))
-            if leaf_is_recorded(drive.scope, "over"):
-                tell(f"{self.name} of run {drive.scope.run.id} had come to its end: it is answered from the log")
-            yield drive
-            drive.check()
-            leaf(drive.scope, "over", {}, lambda: None)
-        self.over += 1
+        with self.next() as scope:
+            drive = Drive(self.shared, owner, scope)
+            with drive.raising():
+                _same_inputs(drive.scope, self.name, dict(inputs or {}))
+                if leaf_is_recorded(drive.scope, "over"):
+                    tell(f"{self.name} of run {drive.scope.run.id} had come to its end: it is answered from the log")
+                yield drive
+                drive.check()
+                leaf(drive.scope, "over", {}, lambda: None)
 
 
 def leaf_is_recorded(scope: Scope, name: str) -> bool:
@@ -102,21 +118,19 @@ class WrappedCrew:
 
     Attributes:
         crew: the crew.
-        slots: the scopes of its tasks in the kickoff that is under way, by their ids in this process.
     """
 
     def __init__(self, shared: Shared, crew: Any, name: str, parent: Callable[[], Scope] | None = None) -> None:
         self.crew = crew
-        self.slots: dict[int, Scope] = {}
         self._shared = shared
         self._name = name
         self._kickoffs = Kickoffs(shared, name, parent)
-        self._wrapping = Wrapping(shared.policies)
+        self._wrapping = Wrapping(shared.policies, shared.names)
         self._batches = Kickoffs(shared, f"{name} for each", parent)
-        self._batch: Scope | None = None
         self._copies: list[WrappedCrew] = []
-        self._made = 0
+        self._made = count(1)
         self._streams = 0
+        self._planned: list[tuple[Any, str, str]] = []
         self.stopped: BaseException | None = None
         self._wrapping.hold(crew, self._wrap)
         self._wrapping.crew(crew)
@@ -154,6 +168,8 @@ class WrappedCrew:
         """Wrap what CrewAI made for a task: a manager, tools of servers, of memories, of delegation."""
         self._wrapping.agent(agent)
         self._wrapping.tools(tools)
+        self._shared.names.listed(agent)
+        self._shared.names.check(self._shared.policies)
 
     def adopt_human(self) -> None:
         """Wrap who asks a human."""
@@ -172,36 +188,18 @@ class WrappedCrew:
     @contextmanager
     def _driving(self, inputs: Any) -> Generator[None]:
         self._wrapping.crew(self.crew)  # what was added since
+        self._shared.names.check(self._shared.policies)
         drive: Drive | None = None
         streams, self._streams = self._streams, 0
         try:
-            with _ending_a_stream(streams), self._kickoffs.driving(self, inputs) as drive:
-                self.slots = slots_of(self.crew, drive.scope)
-                self._check_edits(drive.scope)
+            with _ending_a_stream(streams), _unplanned(self._planned), self._kickoffs.driving(self, inputs) as drive:
+                drive.slots = slots_of(self.crew, drive.scope)
+                check_gone(drive, self._name)
                 with framed(Frame(drive, drive.scope)):
                     yield
+            self._shared.names.check(self._shared.policies, ended=True)
         finally:
             self.stopped = drive.stopped if drive is not None else None
-
-    def _check_edits(self, scope: Scope) -> None:
-        """Look for recorded tasks that the crew does not have any more."""
-        size = len(scope.prefix)
-        have = {slot.prefix[size:-1].decode("utf-8", "replace") for slot in self.slots.values()}
-        recorded = {name: effects for name, effects in recorded_scopes(scope).items() if name.startswith("task ")}
-        for name in sorted(recorded.keys() - have):
-            effects, run = recorded[name], scope.run.id
-            if self._shared.on_change == "raise" or (effects and self._shared.on_change == "rerun"):
-                what = f"it has had effects ({', '.join(effects)})" if effects else "on_change='raise' asks for that to be told"
-                raise StepChanged(
-                    f"{name!r} of run {run} is on record, and no task of {self._name} is that one any more: {what}. Nothing was "
-                    "run, and every record is kept. Put the task back as it was, use another session_id for a new run, or "
-                    "on_change='reuse' to go on without it.",
-                    run_id=run,
-                    step=name,
-                )
-            tell(
-                f"{name!r} of run {run} is on record, and no task of {self._name} is that one any more: it is left alone", loud=True
-            )
 
     def _is_inside(self) -> bool:
         frame = current_frame()
@@ -260,8 +258,10 @@ class WrappedCrew:
             inner.plan = digest(
                 [[task.description, task.expected_output, task.agent and task.agent.role] for task in self.crew.tasks]
             )
+            before = [(task, task.description) for task in self.crew.tasks]
             with framed(inner):
                 stock()
+            self._planned.extend((task, words, task.description) for task, words in before)
 
         return handle_crew_planning
 
@@ -269,17 +269,18 @@ class WrappedCrew:
 
     @contextmanager
     def _each(self) -> Generator[None]:
-        outer, self._batch = self._batch, self._batches.scope()
-        self._made, kept = 0, len(self._copies)
-        try:
-            yield
-            self._batches.over += 1
-        finally:
-            self._batch = outer
-            if not self.crew.stream:
-                for copy in self._copies[kept:]:
-                    copy.undo()
-                del self._copies[kept:]
+        with self._batches.next() as scope:
+            batch = _Batch(self, scope)
+            token = _batch.set(batch)
+            try:
+                yield
+            finally:
+                restore(_batch, token)
+        # if an item failed, others may be at work still: they stay wrapped until the crew is unwrapped
+        if not self.crew.stream:
+            for copy in batch.copies:
+                copy.undo()
+                self._copies.remove(copy)
 
     def _for_each(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(stock)
@@ -303,13 +304,52 @@ class WrappedCrew:
         @wraps(stock)
         def copy() -> Any:
             other = stock()
-            self._made += 1
-            batch = self._batch
-            name = f"item {self._made}" if batch is not None else f"{self._name} copy {self._made}"
-            self._copies.append(WrappedCrew(self._shared, other, name, None if batch is None else lambda: batch))
+            batch = _batch.get()
+            if batch is not None and batch.owner is self:
+                scope = batch.scope
+                made = WrappedCrew(self._shared, other, f"item {len(batch.copies) + 1}", lambda: scope)
+                batch.copies.append(made)
+            else:
+                made = WrappedCrew(self._shared, other, f"{self._name} copy {next(self._made)}")
+            self._copies.append(made)
             return other
 
         return copy
+
+
+class _Batch:
+    """One call of a ``for_each`` form.
+
+    Attributes:
+        owner: the crew that it was called on.
+        scope: where its items lie in the log.
+        copies: the crew's copies, one for each item, in their order.
+    """
+
+    def __init__(self, owner: WrappedCrew, scope: Scope) -> None:
+        self.owner = owner
+        self.scope = scope
+        self.copies: list[WrappedCrew] = []
+
+
+_batch: ContextVar[_Batch | None] = ContextVar("letitloop_crewai_batch", default=None)
+"""The call that is under way here: several may be at one time, of one crew too."""
+
+
+@contextmanager
+def _unplanned(planned: list[tuple[Any, str, str]]) -> Generator[None]:
+    """Take the plans out of the tasks again if the kickoff fails, for the next one to find the tasks as it did.
+
+    CrewAI adds them in place: the next one would ask the planner about its own plan, and take the tasks for others.
+    """
+    planned.clear()
+    try:
+        yield
+    except BaseException:
+        for task, before, after in planned:
+            if task.description == after:
+                task.description = before
+        raise
 
 
 @contextmanager

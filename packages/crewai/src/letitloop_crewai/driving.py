@@ -9,12 +9,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from letitloop.errors import Halt, LetItLoopError, RunHalted
 from letitloop.integration.leaves import aleaf, leaf
 from letitloop.runs.identity import escape, step_key
 from letitloop.runs.scope import Scope, current, restore
+from letitloop_crewai.answers import Answers
+from letitloop_crewai.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -27,6 +30,7 @@ __all__ = ["Drive", "Frame", "Shared", "Stopped", "current_frame", "framed", "ou
 T = TypeVar("T")
 
 _LONGEST = 80
+"""How many characters of a name stand in a key; what is longer, or has other spaces than single ones, ends with a digest of it."""
 
 
 class Stopped(Halt):
@@ -50,12 +54,14 @@ class Shared:
         policies: what is done about tool calls.
         on_change: what is done about changed tasks.
         driving: how many kickoffs are under way.
+        names: the names of the policies, held against those of the tools.
     """
 
     session: Session
     policies: Policies
     on_change: str
     driving: int = 0
+    names: Names = field(default_factory=Names)
 
     def root(self) -> Scope:
         """Return the session's scope; a log in which something had to stop is opened anew, as that may be settled by now."""
@@ -74,6 +80,10 @@ class Drive:
         owner: the wrapped crew or flow.
         scope: its scope in the log.
         stopped: what ends it, None while it may go on.
+        slots: the scopes of a crew's tasks, by their ids in this process.
+        again: the tasks that were executed again so far although they, or later ones, are on record, each with why.
+        recorded: the names of the scopes of the tasks on record, each with the keys of the effects that began in it.
+        ahead: whether it has still to be looked at what the tasks will do.
     """
 
     def __init__(self, shared: Shared, owner: object, scope: Scope) -> None:
@@ -81,6 +91,10 @@ class Drive:
         self.owner = owner
         self.scope = scope
         self.stopped: BaseException | None = None
+        self.slots: dict[int, Scope] = {}
+        self.again: list[str] = []
+        self.recorded: dict[str, list[str]] = {}
+        self.ahead = True
 
     def stop(self, why: BaseException) -> Stopped:
         """Let nothing more begin, and the caller get ``why``; return what is to be raised until then."""
@@ -169,6 +183,8 @@ class Frame:
         plan: stands for the messages of model calls, where CrewAI writes addresses of objects into them.
         tried: what came of the tools of a textual answer: CrewAI calls them again if they raise.
         used_tools: how many tools the task had used before this attempt; CrewAI words its prompts by it.
+        description: the task's description before this attempt; CrewAI adds an agent's plan to it.
+        answers: the positions of the native calls in the model's answers so far.
     """
 
     drive: Drive
@@ -179,6 +195,8 @@ class Frame:
     plan: str | None = None
     tried: dict[str, Callable[[], Any]] | None = None
     used_tools: int = 0
+    description: str = ""
+    answers: Answers = field(default_factory=Answers)
 
     def inner(self, name: str, *, agent: Any = None, task: Any = None) -> Frame:
         """Return the next part of a name inside this one."""
@@ -187,7 +205,7 @@ class Frame:
     def again(self) -> Frame:
         """Return this part as it is begun again."""
         scope = Scope(self.scope.run, self.scope.prefix, nested=True)
-        return Frame(self.drive, scope, self.agent, self.task, self.spent, used_tools=self.used_tools)
+        return Frame(self.drive, scope, self.agent, self.task, self.spent, used_tools=self.used_tools, description=self.description)
 
 
 _frame: ContextVar[Frame | None] = ContextVar("letitloop_crewai_frame", default=None)
@@ -226,5 +244,9 @@ def place(scope: Scope, name: str, ordinal: int = 1) -> Scope:
 
 
 def title(name: str) -> str:
-    """Return a name of CrewAI's as one of a scope."""
-    return " ".join(name.split())[:_LONGEST] or "unnamed"
+    """Return a name of CrewAI's as one of a scope: readable, and never the same for two names."""
+    words = " ".join(name.encode("utf-8", "replace").decode().split())  # no lone surrogates, which a key cannot hold
+    if words == name and 0 < len(name) <= _LONGEST:
+        return name
+    mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{words[: _LONGEST - 13].strip() or 'unnamed'} {mark}"

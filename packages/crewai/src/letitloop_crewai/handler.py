@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crewai import Crew
@@ -10,9 +11,11 @@ from crewai.flow import Flow
 from letitloop.errors import InvalidArgument
 from letitloop.integration.policies import Policies
 from letitloop.integration.sessions import session_from
+from letitloop.runs.scope import current_scope
 from letitloop_crewai.crews import WrappedCrew
 from letitloop_crewai.driving import Shared
 from letitloop_crewai.flows import WrappedFlow
+from letitloop_crewai.telling import tell
 
 if TYPE_CHECKING:
     import os
@@ -82,7 +85,7 @@ class CrewAIDurabilityHandler:
         )
         self._shared = Shared(session, Policies(dict(tools or {}), default), on_change)
         self._wrapped: list[Any] = []
-        self._names: dict[str, int] = {}
+        self._names: set[tuple[str, int]] = set()
 
     def __repr__(self) -> str:
         return f"<CrewAIDurabilityHandler {self.session_id!r}>"
@@ -144,20 +147,39 @@ class CrewAIDurabilityHandler:
         return owner is None
 
     def _named(self, name: str) -> str:
-        """Return a name of its own for each crew and flow."""
-        self._names[name] = number = self._names.get(name, 0) + 1
-        return name if number == 1 else f"{name} {number}"
+        """Return a name of its own for each crew and flow of the session.
+
+        Handlers that are neither unwrapped nor closed are parts of one program. What a step or a durable function wraps lies in its
+        scope, and is told from others there.
+        """
+        others: set[tuple[str, int]] = set()
+        if current_scope() is None:
+            key = self._shared.session._key()
+            others = {one for other in _living if other is not self and other._shared.session._key() == key for one in other._names}
+            _living.add(self)
+        number = next(one for one in count(1) if (name, one) not in others | self._names)
+        self._names.add((name, number))
+        found = name if number == 1 else f"{name} {number}"
+        if any(one == name for one, _ in others):
+            tell(
+                f"another handler of session {self.session_id!r} wraps a {name!r} in this process: this one is {found!r} in its "
+                "log. If it is the same program again, unwrap() or close() the other one first; if not, use one handler for both",
+                loud=True,
+            )
+        return found
 
     def unwrap(self) -> None:
         """Give the stock crews and flows back: everything that was replaced in them is as it was."""
         while self._wrapped:
             self._wrapped.pop().undo()
         self._names.clear()
+        _living.discard(self)
         for key in [key for key, owner in _owners.items() if owner is self]:
             del _owners[key]
 
     def close(self) -> None:
-        """Let another process have the session; the process's end does it too."""
+        """Let another process have the session; the process's end does it too. A new handler of this name is a new life."""
+        _living.discard(self)
         self._shared.session.close()
 
     def __enter__(self) -> Self:
@@ -166,6 +188,9 @@ class CrewAIDurabilityHandler:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+
+_living: set[CrewAIDurabilityHandler] = set()
+"""The handlers that wrap something outside any run, and are neither unwrapped nor closed."""
 
 _owners: dict[int, CrewAIDurabilityHandler] = {}
 """By which handler each wrapped crew and flow is held; the handler keeps it alive."""

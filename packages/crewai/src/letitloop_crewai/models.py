@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from letitloop.runs.scope import restore
 from letitloop_crewai.asking import question
 from letitloop_crewai.driving import current_frame, outside
+from letitloop_crewai.typed import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -189,7 +190,7 @@ class _ModelCall:
         kind = "model" if isinstance(answer, BaseModel) and type(answer) is self._response_model else "value"
         return {
             "kind": kind,
-            "answer": answer.model_dump_json() if kind == "model" else answer,
+            "answer": pack(answer) if kind == "model" else answer,
             "used": spent,
             "bill": new_bill(),
         }
@@ -202,7 +203,7 @@ class _ModelCall:
         else:
             answer = recorded["answer"]
             if recorded["kind"] == "model":
-                answer = self._response_model.model_validate_json(answer)
+                answer = unpack(answer, self._response_model)
             if not counted_once(recorded["bill"]):
                 self._meter.replay(used)
             self._show(answer)
@@ -210,6 +211,7 @@ class _ModelCall:
         for name, count in used.items():
             spent[name] = spent.get(name, 0) + count
         self._frame.tried = {} if isinstance(answer, str) else None
+        self._frame.answers.note(answer)
         return answer
 
     def _show(self, answer: Any) -> None:

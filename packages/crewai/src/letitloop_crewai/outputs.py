@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from crewai.tasks.task_output import TaskOutput
 from pydantic import BaseModel
 
+from letitloop_crewai.typed import codecs_of, pack, unpack
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,21 +24,28 @@ def freeze(output: TaskOutput, task: Any, context: str) -> dict[str, Any]:
     CrewAI's own dump of it loses the typed part, whose field is declared too widely. And its messages repeat the outputs of all
     tasks before it, which are on record: a log of many tasks would grow with the square of their number.
     """
-    data = output.model_dump(mode="json", exclude={"pydantic"}, fallback=str)
+    data = output.model_dump(mode="json", exclude={"pydantic", "json_dict"}, fallback=str)
     _replace(data["messages"], context, _CONTEXT)
+    recorded: dict[str, Any] = {"data": data, "json_dict": output.json_dict, "json": None, "typed": None}
+    if output.json_dict and task.output_json is not None:
+        recorded["json_dict"] = codecs_of(task.output_json).encode(output.json_dict)
     typed = output.pydantic
     if isinstance(typed, BaseModel) and type(typed) is _class_of(task):
-        return {"data": data, "json": typed.model_dump_json(by_alias=False), "typed": None}
-    return {"data": data, "json": None, "typed": typed}
+        recorded["json"] = pack(typed)
+    else:
+        recorded["typed"] = typed
+    return recorded
 
 
 def thaw(recorded: Mapping[str, Any], task: Any, context: str) -> TaskOutput:
     """Return the output that :func:`freeze` took apart; its task is only answered from the log if the context is the same."""
     _replace(recorded["data"]["messages"], _CONTEXT, context)
     output = TaskOutput.model_validate(recorded["data"])
+    found = recorded["json_dict"]
+    output.json_dict = codecs_of(task.output_json).decode(found) if isinstance(found, bytes) else found  # type: ignore[assignment]
     cls = _class_of(task)
     if recorded["json"] is not None and cls is not None:
-        output.pydantic = cls.model_validate_json(recorded["json"], by_alias=False, by_name=True)
+        output.pydantic = unpack(recorded["json"], cls)
     else:
         output.pydantic = recorded["typed"]
     return output

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.llm_guardrail import LLMGuardrail
 
-from letitloop.errors import UnencodableError
+from letitloop.errors import StepChanged, UnencodableError
 from letitloop.integration.leaves import leaf
-from letitloop.integration.looking import differing
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import entered
-from letitloop_crewai.asking import digest, task_of
-from letitloop_crewai.driving import Frame, current_frame, framed, outside, place
+from letitloop_crewai.asking import digest, parts_of, task_of
+from letitloop_crewai.driving import Frame, current_frame, framed, outside, place, title
+from letitloop_crewai.edits import changes, check_ahead, name_of, refusal, words_of
 from letitloop_crewai.models import counted_once, new_bill
 from letitloop_crewai.outputs import content_of, freeze, thaw
+from letitloop_crewai.steady import plain, steady
 from letitloop_crewai.telling import tell
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def slots_of(crew: Any, scope: Scope) -> dict[int, Scope]:
     slots: dict[int, Scope] = {}
     seen: dict[str, int] = {}
     for task in crew.tasks:
-        slot = f"task {task.name}" if task.name and named.count(task.name) == 1 else f"task {task.key[:12]}"
+        slot = title(f"task {task.name}" if task.name and named.count(task.name) == 1 else f"task {task.key[:12]}")
         seen[slot] = seen.get(slot, 0) + 1
         slots[id(task)] = place(scope, slot, seen[slot])
     return slots
@@ -68,28 +69,38 @@ class _Execution:
     def __init__(self, crewed: WrappedCrew, frame: Frame, task: Any, agent: Any, context: str | None, tools: Any) -> None:
         self.task = task
         self.drive = frame.drive
-        self.frame = Frame(self.drive, place_again(crewed.slots[id(task)]))
+        self.frame = Frame(self.drive, place_again(frame.drive.slots[id(task)]))
         self.agent = agent
         self._context = context or ""
         self._output: OpenLeaf | None = None
-        crewed.adopt(agent, tools)
+        with self.drive.let_through(), self.drive.watched():
+            crewed.adopt(agent, tools)
         self._crew = crewed.crew
         self._had = set(self._cache())
         self._asked = task_of(task, agent, context, tools, str(crewed.crew.process.value))
         task.used_tools = 0  # CrewAI goes on counting in the next kickoff, and words its prompts by it; a resumed process cannot
-        self._name = str(task.name or task.description).split("\n", 1)[0][:60]
+        self._name = words_of(task)
+        self._manager = agent if str(crewed.crew.process.value) == "hierarchical" else None
 
     def begin(self) -> TaskOutput | None:
         """Tell what becomes of the task, and return its recorded output, None if it has to be executed."""
         scope = self.frame.scope
         self.drive.check()
         with self.drive.watched():
-            changed = differing(scope, "asked", self._asked)
-            leaf(scope, "asked", self._asked, lambda: None)
+            check_ahead(self.drive, self._crew, self._manager)
+            changed = changes(scope, self._asked)
+            try:
+                leaf(scope, "asked", self._asked, lambda: parts_of(self._asked))
+            except StepChanged as error:
+                effects = self.drive.recorded.get(name_of(scope, self.drive.scope), [])
+                raise refusal(self.drive, self.task, changed or (), effects, (), self.drive.again) from error
             self._output = OpenLeaf(scope, "output", {})
             known = self._output.answer() if self._output.known else None
             run = scope.run.id
             if known is None:
+                if changed is None or changed:
+                    why = f"{', '.join(changed)} changed" if changed else "not on record"
+                    self.drive.again.append(f"{self._name!r} ({why})")
                 if changed:
                     tell(f"task {self._name!r} of run {run} is executed again: {', '.join(changed)} changed", loud=True)
                 elif changed is not None:
@@ -110,7 +121,7 @@ class _Execution:
         if not counted_once(known["bill"]):
             crewed: Any = self.drive.owner
             crewed.replay_spent(known["spent"])
-        self._cache().update(known["cached"])
+        self._cache().update({key: steady(value) for key, value in known["cached"].items()})
         return output
 
     def record(self, output: TaskOutput) -> None:
@@ -127,7 +138,11 @@ class _Execution:
                     "agents": sorted(task.processed_by_agents),
                     "spent": self.frame.spent,
                     "bill": new_bill(),
-                    "cached": {key: value for key, value in self._cache().items() if key not in self._had and self._fits(value)},
+                    "cached": {
+                        key: plain(value)
+                        for key, value in self._cache().items()
+                        if key not in self._had and self._fits(plain(value))
+                    },
                 }
             )
 
@@ -203,7 +218,7 @@ def _begun(task: Any, args: tuple[Any, ...]) -> _Execution | None:
 
     frame = current_frame()
     crewed = frame.drive.owner if frame is not None else None
-    if frame is None or not isinstance(crewed, WrappedCrew) or id(task) not in crewed.slots:
+    if frame is None or not isinstance(crewed, WrappedCrew) or id(task) not in frame.drive.slots:
         return None
     agent, context, tools = args
     agent = agent or task.agent
@@ -357,9 +372,9 @@ def _durable_condition(stock: Callable[[Any], bool], task: Any) -> Callable[[Any
 
         frame = current_frame()
         crewed = frame.drive.owner if frame is not None else None
-        if frame is None or not isinstance(crewed, WrappedCrew) or id(task) not in crewed.slots:
+        if frame is None or not isinstance(crewed, WrappedCrew) or id(task) not in frame.drive.slots:
             return stock(context)
-        here = Frame(frame.drive, place_again(crewed.slots[id(task)]))
+        here = Frame(frame.drive, place_again(frame.drive.slots[id(task)]))
         return bool(_recorded(here, "condition", {"output": digest(context.raw)}, lambda: stock(context)))
 
     return should_execute

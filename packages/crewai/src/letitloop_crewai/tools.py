@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from threading import Lock, RLock
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -15,55 +17,51 @@ from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import create_model
 
 from letitloop.effects.guard import Effect
-from letitloop.errors import ActionConflict, IntentFailed, LetItLoopError, NotAuthorized
+from letitloop.errors import ActionConflict, IntentFailed, InvalidArgument, LetItLoopError, NotAuthorized
 from letitloop.integration.policies import atool_call, tool_call
 from letitloop.runs.failures import decode_failure, encode_failure
+from letitloop.runs.scope import restore
 from letitloop_crewai.asking import digest
 from letitloop_crewai.driving import current_frame, framed, outside
+from letitloop_crewai.names import effect_of, names_of
+from letitloop_crewai.steady import steady
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
     from letitloop.integration.patching import Patches
     from letitloop.integration.policies import Policies, Policy
     from letitloop_crewai.driving import Frame
 
-__all__ = ["wrap_tool"]
+__all__ = ["hide_trusted", "wrap_tool"]
 
 _FOR_THE_MODEL = (ActionConflict, IntentFailed, NotAuthorized)
 """What an effect raises that a model may read: certainly nothing happened, and it may choose another action."""
 
 
-def wrap_tool(patches: Patches, tool: Any, policies: Policies) -> None:
+def wrap_tool(patches: Patches, tool: Any) -> None:
     """Make a tool durable wherever a wrapped kickoff calls it; anywhere else it is as it was.
 
     Args:
         patches: what is replaced, for it to be taken back.
         tool: the tool.
-        policies: for trusted parameters, which no model may see.
     """
     if isinstance(tool, BaseAgentTool):
         patches.replace(tool, "_run", lambda stock: _composite(stock, tool))
         return
     signature = _signature(tool)
-    hidden = _hide_trusted(patches, tool, policies, signature)
-
-    def durable(stock: Any) -> Any:
-        return _showing(_durable(stock, tool, signature), stock, hidden)
-
     if isinstance(tool, Tool):
-        patches.replace(tool, "func", durable)
+        patches.replace(tool, "func", lambda stock: _durable(stock, tool, signature))
         return
-    patches.replace(tool, "_run", durable)
+    patches.replace(tool, "_run", lambda stock: _durable(stock, tool, signature))
     cls: Any = type(tool)  # pyright: ignore[reportUnknownVariableType]
     if cls._arun is not BaseTool._arun:
         patches.replace(tool, "_arun", lambda stock: _durable_async(stock, tool, signature))
 
 
 def _named_policy(tool: Any, policies: Policies) -> Policy | None:
-    """Return a tool's own policy: by its name, as the model knows it, or as its MCP server does."""
-    names: list[str] = [tool.name, sanitize_tool_name(tool.name), getattr(tool, "original_tool_name", "")]
-    return next((policies.tools[one] for one in names if one in policies.tools), None)
+    """Return a tool's own policy: by one of its names."""
+    return next((policies.tools[one] for one in names_of(tool) if one in policies.tools), None)
 
 
 # --- what an effect binds to -------------------------------------------------------------------------------------------------
@@ -90,26 +88,35 @@ def _signature(tool: Any) -> Callable[..., Any]:
     return act
 
 
-def _hide_trusted(patches: Patches, tool: Any, policies: Policies, signature: Callable[..., Any]) -> frozenset[str]:
-    """Take trusted parameters out of what the model is told of a tool, and return their names."""
+def hide_trusted(patches: Patches, tool: Any, policies: Policies) -> None:
+    """Take trusted parameters out of what any model is told of a wrapped tool.
+
+    Args:
+        patches: what is replaced, for it to be taken back.
+        tool: the tool; several handlers may hold it, and one whose policy hides parameters hides them for all.
+        policies: the handler's.
+    """
     policy = _named_policy(tool, policies)
-    if not isinstance(policy, Effect) or tool.args_schema is None:
-        return frozenset()
-    hidden = policy.bind(signature, tool.name).hidden
+    durable = _function(tool)
+    if not isinstance(policy, Effect) or tool.args_schema is None or not hasattr(durable, "letitloop_signature"):
+        return
+    hidden = policy.bind(durable.letitloop_signature, tool.name).hidden
     schema = tool.args_schema
     if hidden & schema.model_fields.keys():
         shown: Any = {name: (one.annotation, one) for name, one in schema.model_fields.items() if name not in hidden}
         patches.replace(tool, "args_schema", lambda _: create_model(schema.__name__, **shown))
         patches.replace(tool, "description", lambda told: told.rpartition("Tool Description: ")[2])
         tool._generate_description()  # early versions of 1.15 put the schema into the description
-    return hidden
-
-
-def _showing(durable: Any, stock: Any, hidden: frozenset[str]) -> Any:
-    """Give a durable function the parameters that CrewAI may know of."""
     if hidden:
-        shown = inspect.signature(stock)
-        durable.__signature__ = shown.replace(parameters=[one for name, one in shown.parameters.items() if name not in hidden])
+        durable.letitloop_hidden |= hidden
+        parameters = inspect.signature(durable).parameters.items()
+        durable.__signature__ = inspect.Signature([one for name, one in parameters if name not in hidden])
+
+
+def _telling(durable: Any, signature: Callable[..., Any]) -> Any:
+    """Return a durable function that knows what an effect binds to, for whoever hides parameters of it later."""
+    durable.letitloop_signature = signature
+    durable.letitloop_hidden = frozenset[str]()
     return durable
 
 
@@ -121,17 +128,30 @@ class _ToolCall:
 
     def __init__(self, frame: Frame, tool: Any, arguments: Mapping[str, Any]) -> None:
         self.frame = frame
+        self._tool = tool
         self.name: str = sanitize_tool_name(tool.name)
         self.arguments = arguments
         policies = frame.drive.shared.policies
         self.policy: Policy = _named_policy(tool, policies) or policies.default
-        self.place = digest(dict(arguments))[:8]
+        self.place = digest(dict(arguments))[:8] + frame.answers.position()
         self.fresh: list[Any] = []
         self._codecs = frame.scope.run.codecs
 
     def repeated(self) -> Callable[[], Any] | None:
-        """Return what came of the same action of the model before: the framework's retry gets that, and is not dispatched."""
+        """Return what came of the same action of the model before: the framework's retry gets that, and is not dispatched.
+
+        Raises:
+            Stopped: the kickoff has to stop; or the model was not to know of all parameters, and this handler does not fill them.
+        """
         self.frame.drive.check()
+        hidden: frozenset[str] = getattr(_function(self._tool), "letitloop_hidden", frozenset[str]())
+        if hidden and not isinstance(self.policy, Effect) and hidden - self.arguments.keys():
+            why = InvalidArgument(
+                f"tool {self.name!r} is shared with a crew of another handler, whose policy hides its trusted parameters "
+                f"({', '.join(sorted(hidden))}) from models; this handler has no effect as its policy, so nothing fills them. It "
+                "was not called. Give both handlers the policy, or each crew a tool of its own."
+            )
+            raise self.frame.drive.stop(why)
         tried = self.frame.tried
         return None if tried is None or self.policy == "rerun" else tried.get(self.name)
 
@@ -158,6 +178,7 @@ class _ToolCall:
 
     def settle(self, value: Any, error: Exception | None) -> Any:
         """Keep the outcome for the framework's retries, and hand it on."""
+        value = steady(value)
 
         def hand_on() -> Any:
             if error is not None:
@@ -205,7 +226,7 @@ def _durable(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]
         except _FOR_THE_MODEL as error:
             return call.settle(None, error)
 
-    return run
+    return _telling(run, signature)  # type: ignore[no-any-return]  # the same function
 
 
 def _carried_out(
@@ -215,8 +236,8 @@ def _carried_out(
     dispatch: Callable[[], Any],
     signature: Callable[..., Any],
 ) -> Any:
-    own = _effect_of(stock)
-    with _one_at_a_time(own or call.policy, signature, call):
+    own = effect_of(stock)
+    with _one_at_a_time(_action(own or call.policy, signature, call)):
         if own is not None:
             with outside():
                 return call.settle(stock(**call.arguments), None)
@@ -225,45 +246,68 @@ def _carried_out(
         )
 
 
-def _effect_of(function: Callable[..., Any]) -> Effect | None:
-    """Return the effect that a tool's function was decorated with."""
-    found = getattr(inspect.unwrap(function, stop=lambda one: isinstance(getattr(one, "effect", None), Effect)), "effect", None)
-    return found if isinstance(found, Effect) else None
-
-
 _busy: WeakValueDictionary[tuple[str, str], _Busy] = WeakValueDictionary()
 _making = Lock()
+_mine: ContextVar[tuple[_Busy, ...]] = ContextVar("letitloop_crewai_busy", default=())
+"""The actions that this thread or task is inside of."""
 
 
 class _Busy:
     """One action that is under way in this process."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock = Lock()
 
 
-@contextmanager
-def _one_at_a_time(policy: Policy, signature: Callable[..., Any], call: _ToolCall) -> Generator[None]:
-    """Let the second of two calls of one action, which run side by side, find the first one's result on record."""
+def _action(policy: Policy, signature: Callable[..., Any], call: _ToolCall) -> _Busy | None:
+    """Return what an effect's call has to wait for; None if it is none, or is made from inside the same action."""
     if not isinstance(policy, Effect):
-        yield
-        return
+        return None
     (namespace, key, *_), _ = policy.bind(inspect.unwrap(signature), call.name)._prepare((), dict(call.arguments))
     with _making:
         busy = _busy.get((namespace, key))
         if busy is None:
             busy = _busy[namespace, key] = _Busy()
-    with busy.lock:
+    return None if busy in _mine.get() else busy
+
+
+@contextmanager
+def _one_at_a_time(busy: _Busy | None) -> Generator[None]:
+    """Let the second of two calls of one action, which run side by side, find the first one's result on record."""
+    if busy is None:
         yield
+        return
+    with busy.lock, _inside(busy):
+        yield
+
+
+@asynccontextmanager
+async def _one_at_a_time_async(busy: _Busy | None) -> AsyncGenerator[None]:
+    """Do so in async code: the other call may be in this very loop, which must go on, or in another thread."""
+    if busy is None:
+        yield
+        return
+    while not busy.lock.acquire(blocking=False):  # noqa: ASYNC110 - no event of a loop is told by a thread
+        await asyncio.sleep(0.01)
+    try:
+        with _inside(busy):
+            yield
+    finally:
+        busy.lock.release()
+
+
+@contextmanager
+def _inside(busy: _Busy) -> Generator[None]:
+    token = _mine.set((*_mine.get(), busy))
+    try:
+        yield
+    finally:
+        restore(_mine, token)
 
 
 def _awaited(value: Any) -> Any:
     """Return what a sync tool's coroutine comes to, as CrewAI does it."""
-    if inspect.iscoroutine(value):
-        import asyncio
-
-        return asyncio.run(value)
-    return value
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def _durable_async(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]) -> Callable[..., Any]:
@@ -292,7 +336,7 @@ def _durable_async(stock: Callable[..., Any], tool: Any, signature: Callable[...
         except _FOR_THE_MODEL as error:
             return call.settle(None, error)
 
-    return arun
+    return _telling(arun, signature)  # type: ignore[no-any-return]  # the same function
 
 
 async def _acarried_out(
@@ -302,12 +346,14 @@ async def _acarried_out(
     dispatch: Callable[[], Awaitable[Any]],
     signature: Callable[..., Any],
 ) -> Any:
-    if _effect_of(stock) is not None:
-        with outside():
-            return call.settle(await stock(**call.arguments), None)
-    return call.finish(
-        await atool_call(frame.scope, call.name, call.policy, call.arguments, dispatch, signature=signature, place=call.place)
-    )
+    own = effect_of(stock)
+    async with _one_at_a_time_async(_action(own or call.policy, signature, call)):
+        if own is not None:
+            with outside():
+                return call.settle(await stock(**call.arguments), None)
+        return call.finish(
+            await atool_call(frame.scope, call.name, call.policy, call.arguments, dispatch, signature=signature, place=call.place)
+        )
 
 
 def _composite(stock: Callable[..., Any], tool: Any) -> Callable[..., Any]:
@@ -319,7 +365,7 @@ def _composite(stock: Callable[..., Any], tool: Any) -> Callable[..., Any]:
         if frame is None:
             return stock(*args, **kwargs)
         frame.drive.check()
-        inner = frame.inner(f"{sanitize_tool_name(tool.name)} {digest(_named(stock, args, kwargs))[:8]}")
+        inner = frame.inner(f"{sanitize_tool_name(tool.name)} {digest(_named(stock, args, kwargs))[:8]}{frame.answers.position()}")
         with framed(inner):
             return stock(*args, **kwargs)
 

@@ -12,8 +12,9 @@ from crewai.tools import BaseTool
 from letitloop.integration.patching import Patches
 from letitloop_crewai.agents import wrap_agent, wrap_human, wrap_knowledge, wrap_memory
 from letitloop_crewai.models import Meter, meter_of, wrap_model
+from letitloop_crewai.names import Names
 from letitloop_crewai.tasks import wrap_task
-from letitloop_crewai.tools import wrap_tool
+from letitloop_crewai.tools import hide_trusted, wrap_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ _REPLACED = (
     "_track_token_usage_internal",
     "execute_task",
     "aexecute_task",
+    "create_agent_executor",
     "_run",
     "_arun",
 )
@@ -57,15 +59,23 @@ class Wrapping:
 
     Args:
         policies: the handler's tool policies.
+        names: where the tools' names are noted, for them to be held against the policies.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, names: Names | None = None) -> None:
         self._policies = policies
+        self._names = names or Names()
         self._mine: dict[int, _Held] = {}
         self.meters: dict[str, Meter] = {}
 
-    def hold(self, one: Any, wrap: Callable[[Patches], None]) -> None:
-        """Have an object's attributes replaced, once."""
+    def hold(self, one: Any, wrap: Callable[[Patches], None], also: Callable[[Patches], None] | None = None) -> None:
+        """Have an object's attributes replaced, once.
+
+        Args:
+            one: the object.
+            wrap: replaces them, unless another user of the object has had that done.
+            also: what this user needs besides.
+        """
         with _guard:
             if id(one) in self._mine:
                 return
@@ -77,6 +87,8 @@ class Wrapping:
                 _held[id(one)] = held
             held.users.add(self)
             self._mine[id(one)] = held
+            if also is not None:
+                also(held.patches)
 
     def undo(self) -> None:
         """Give back what nobody else needs wrapped."""
@@ -116,6 +128,7 @@ class Wrapping:
         if agent is None:
             return
         self.hold(agent, lambda patches: wrap_agent(patches, agent))
+        self._names.agent(agent)
         self.model(agent.llm, f"agent {agent.role}")
         self.model(getattr(agent, "function_calling_llm", None), f"parser of agent {agent.role}")
         self.memory(getattr(agent, "memory", None))
@@ -132,9 +145,10 @@ class Wrapping:
 
     def tools(self, tools: Any) -> None:
         """Wrap tools."""
+        self._names.tools(tools or ())
         for tool in tools or ():
             if isinstance(tool, BaseTool):
-                self.hold(tool, partial(wrap_tool, tool=tool, policies=self._policies))
+                self.hold(tool, partial(wrap_tool, tool=tool), partial(hide_trusted, tool=tool, policies=self._policies))
 
     def memory(self, memory: Any) -> None:
         """Wrap a memory."""
