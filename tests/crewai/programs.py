@@ -13,7 +13,7 @@ from tests.crewai.scripted import Scripted, action, call, final, here, hit, prom
 # isort: split
 from crewai import Agent, Crew, Process, Task
 from crewai.core.providers.human_input import SyncHumanInputProvider, set_provider
-from crewai.flow import Flow, listen, or_, persist, router, start
+from crewai.flow import Flow, and_, listen, or_, persist, router, start
 from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tools import BaseTool, tool
 from pydantic import BaseModel
@@ -428,6 +428,58 @@ def flowing(evidence):
     return result, flow.state.a, flow.state.b, flow.state.where, world.paid()
 
 
+def joining(evidence):
+    """A flow whose methods run side by side, and whose way depends on which of them is the first to finish."""
+    world = World(evidence)
+
+    class Work(Flow):
+        _skip_auto_memory = True
+
+        def work(self, name):
+            with world.calls.call(here()):
+                hit(f"flow.{name}")
+                self.state[name] = len(name)
+                return name
+
+        @start()
+        def slow(self):
+            return self.work("slow")
+
+        @start()
+        async def quick(self):
+            await asyncio.sleep(0)
+            return self.work("quick")
+
+        @start()
+        async def other(self):
+            return self.work("other")
+
+        @listen(or_(slow, quick, other))
+        def first(self, winner):
+            self.work("first")
+            return winner
+
+        @router(and_(or_(slow, quick), other))
+        async def both(self, last):
+            self.work("both")
+            return f"after {last}"
+
+        @listen(or_("after slow", "after quick", "after other"))
+        def way(self):
+            return self.work("way")
+
+        @listen(and_(first, way))
+        def end(self):
+            self.work("end")
+            return sorted(key for key in self.state if key != "id")
+
+    flow = Work(suppress_flow_events=True)
+    world.handler.wrap_flow(flow)
+    result = flow.kickoff()
+    assert result == flow.method_outputs[-1]
+    return result, len(flow.method_outputs), len(flow.state), world.paid()
+
+
 def unknown(evidence):
     """A bank that tells nothing about a payment whose reply was lost: a person looks, says what happened, and goes on."""
     ledger = Ledger(store=resolve_store(None))
@@ -465,7 +517,8 @@ ALL = [
     retries,
     planned,
     flowing,
+    joining,
     unknown,
 ]
-AT_ONCE = {native: 3, side_by_side: 2, for_each_async: 2, asynchronous: 2, flowing: 2}
+AT_ONCE = {native: 3, side_by_side: 2, for_each_async: 2, asynchronous: 2, flowing: 2, joining: 4}
 """How many recorded calls may be under way at one instant; the ledger sees to payments."""

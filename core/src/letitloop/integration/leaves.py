@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from typing import Any, TypeVar
 
+    from letitloop.runs.journal import Failure
     from letitloop.runs.scope import Scope
 
     T = TypeVar("T")
 
-__all__ = ["acomplete", "aleaf", "leaf", "reserve", "was_in_flight"]
+__all__ = ["acomplete", "aleaf", "leaf", "look_up", "reserve", "was_in_flight"]
 
 
 def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], T]) -> T:
@@ -88,13 +89,18 @@ def reserve(scope: Scope, name: str, asked: Mapping[str, object]) -> tuple[Call,
     Raises:
         StepChanged: something else was asked at this place.
     """
+    call, known = look_up(scope, name, asked)
+    return call, known if isinstance(known, Value) else None
+
+
+def look_up(scope: Scope, name: str, asked: Mapping[str, object]) -> tuple[Call, Value | Failure | None]:
+    """Do as :func:`reserve` does, and return a failure on record that is raised again, too."""
 
     def act(**_: object) -> None:
         raise AssertionError("acomplete() says what it does")
 
     call = _call(scope, name, act, asked)
-    known = call.run.recall(call)
-    return call, known if isinstance(known, Value) else None
+    return call, call.run.recall(call)
 
 
 async def acomplete(call: Call, fn: Callable[[], Awaitable[T]]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -13,7 +14,7 @@ from crewai.core.providers.human_input import get_provider
 
 from letitloop.errors import Halt, InvalidArgument, RunHalted, StepChanged
 from letitloop.integration.leaves import leaf
-from letitloop.runs.scope import current, restore
+from letitloop.runs.scope import Scope, current, restore
 from letitloop_crewai.asking import digest
 from letitloop_crewai.driving import Drive, Frame, current_frame, framed, place
 from letitloop_crewai.edits import check_gone
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from letitloop.integration.patching import Patches
-    from letitloop.runs.scope import Scope
     from letitloop_crewai.driving import Shared
 
 __all__ = ["Kickoffs", "WrappedCrew", "refuse_checkpoint"]
+
+_REMEMBERED = 64  # kickoffs that failed inside others, of one crew
 
 
 class Kickoffs:
@@ -49,28 +51,57 @@ class Kickoffs:
         self._taken: set[int] = set()  # those that are over, or under way
         self._guard = Lock()
         self._parent = parent
+        self._failed: deque[tuple[Scope, str, Scope]] = deque(maxlen=_REMEMBERED)
 
     @contextmanager
-    def next(self) -> Generator[Scope]:
+    def next(self, inputs: Any) -> Generator[Scope]:
         """Yield the scope of the kickoff that begins now; kickoffs that are under way together have each its own."""
         with self._guard:
             number = next(one for one in count(1) if one not in self._taken)
             self._taken.add(number)
+        scope: Scope | None = None
         try:
-            yield self._scope(number)
+            scope = self._scope(number, inputs)
+            yield scope
         except BaseException:
             with self._guard:
                 self._taken.discard(number)
+            if scope is not None:
+                self._failed_in(inputs, scope)
             raise
 
-    def _scope(self, number: int) -> Scope:
-        root = self.shared.root()
+    def _scope(self, number: int, inputs: Any) -> Scope:
+        """Return the scope of a kickoff.
+
+        Inside a wrapped kickoff it is a part of that one, whichever session wraps the crew: it happens once for each time that
+        the method, or the tool, happens.
+        """
+        around, frame = current.get(), current_frame()
         if self._parent is not None:
             return place(self._parent(), self.name, number)
-        around = current.get()
+        if around is not None and frame is not None:
+            other = self.shared.session.id
+            name = self.name if frame.drive.shared.session.id == other else f"{self.name} of {other}"
+            return self._inside(around, name, inputs)
+        root = self.shared.root()
         if around is not None and around.run is root.run and around.prefix != root.prefix:
-            return around.inner(self.name)
+            return self._inside(around, self.name, inputs)
         return place(root, self.name, number)
+
+    def _inside(self, around: Scope, name: str, inputs: Any) -> Scope:
+        """Return the scope of the next kickoff in another part of the program; one that failed there and asked the same goes on."""
+        asked = digest(inputs)
+        for one in tuple(self._failed):
+            if one[0] is around and one[1] == asked:
+                self._failed.remove(one)
+                return Scope(around.run, one[2].prefix, nested=True)
+        return around.inner(name)
+
+    def _failed_in(self, inputs: Any, scope: Scope) -> None:
+        """Let the next kickoff go on with one that has not come to its end."""
+        around = current.get()
+        if around is not None:
+            self._failed.append((around, digest(inputs), scope))
 
     @contextmanager
     def driving(self, owner: object, inputs: Any) -> Generator[Drive]:
@@ -80,7 +111,7 @@ class Kickoffs:
             StepChanged: it was begun with other inputs.
             BaseException: what stopped it, as the class it has.
         """
-        with self.next() as scope:
+        with self.next(inputs) as scope:
             drive = Drive(self.shared, owner, scope)
             with drive.raising():
                 _same_inputs(drive.scope, self.name, dict(inputs or {}))
@@ -268,8 +299,8 @@ class WrappedCrew:
     # --- one kickoff for each of several inputs ------------------------------------------------------------------------------
 
     @contextmanager
-    def _each(self) -> Generator[None]:
-        with self._batches.next() as scope:
+    def _each(self, inputs: Any) -> Generator[None]:
+        with self._batches.next(inputs) as scope:
             batch = _Batch(self, scope)
             token = _batch.set(batch)
             try:
@@ -284,17 +315,17 @@ class WrappedCrew:
 
     def _for_each(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(stock)
-        def kickoff_for_each(*args: Any, **kwargs: Any) -> Any:
-            with self._each():
-                return stock(*args, **kwargs)
+        def kickoff_for_each(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._each(inputs):
+                return stock(inputs, *args, **kwargs)
 
         return kickoff_for_each
 
     def _afor_each(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(stock)
-        async def kickoff_for_each_async(*args: Any, **kwargs: Any) -> Any:
-            with self._each():
-                return await stock(*args, **kwargs)
+        async def kickoff_for_each_async(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._each(inputs):
+                return await stock(inputs, *args, **kwargs)
 
         return kickoff_for_each_async
 

@@ -118,8 +118,8 @@ class CrewAIDurabilityHandler:
     def wrap_flow(self, flow: AnyFlow) -> AnyFlow:
         """Make a flow durable, before its first kickoff: methods that finished return their recorded result, routers too.
 
-        What a method returns has to be recordable, and so has the state. Crews that its methods kick off are parts of its kickoff
-        if they are wrapped by this handler.
+        What a method returns has to be recordable, and so has the state. Wrapped crews that its methods kick off are parts of its
+        kickoff, whichever session wraps them.
 
         Args:
             flow: the flow.
