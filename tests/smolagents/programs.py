@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
-from smolagents import CodeAgent, ToolCallingAgent
+from smolagents import AgentError, CodeAgent, ToolCallingAgent
 
 from letitloop import Ledger, UnknownOutcome, effect
 from letitloop.adapters.smolagents import SmolagentsWALCallback
@@ -271,3 +271,84 @@ def several_runs(evidence):
     again = agent.run("once more", additional_args={"which": "second"})
     more = agent.run("two", reset=False)
     return first, again, more, told(agent)
+
+
+def inner_agents(evidence):
+    """Agents that tools run, in this session and in another one, and one managed agent that an answer calls twice."""
+    log = CallLog(evidence)
+    steps = ["found = look(what=q)", "final_answer('about ' + found)"]
+    runs = {}
+    for name, session in (("ask", "inner"), ("consult", "other")):
+        tools = [Probe(log, name="look")]
+        expert = CodeAgent(tools=tools, model=Script(map(code, steps), log, name=name), name=f"{name}_expert", **QUIET)
+        SmolagentsWALCallback(session_id=session).bind(expert)
+        runs[name] = lambda what, expert=expert: str(expert.run(what, additional_args={"q": what}))
+    helper = CodeAgent(
+        tools=[],
+        model=Script(map(code, ["final_answer('helped')"]), log, name="helper"),
+        name="helper",
+        description="It helps.",
+        **QUIET,
+    )
+    agent = ToolCallingAgent(
+        tools=[Probe(None, answer, name=name) for name, answer in runs.items()],
+        managed_agents=[helper],
+        model=Script(
+            [
+                calls(("1", "ask", {"what": "x"})),
+                calls(("2", "ask", {"what": "y"}), ("3", "ask", {"what": "z"})),
+                calls(("4", "helper", {"task": "a"}), ("5", "helper", {"task": "b"})),
+                calls(("6", "consult", {"what": "v"})),
+                calls(("7", "consult", {"what": "w"})),
+                calls(("8", "final_answer", {"answer": "done"})),
+            ],
+            log,
+        ),
+        step_callbacks=[SmolagentsWALCallback(session_id="inner")],
+        **QUIET,
+    )
+    return str(agent.run("go")), told(agent)
+
+
+def survived_ends(evidence):
+    """A failing tool, a check that raises, and a run that is interrupted and gone on from."""
+    log = CallLog(evidence)
+
+    def lose(what):
+        raise TimeoutError("no reply")
+
+    def interrupt(step, agent):
+        if step.step_number == 2 and agent.task == "one":
+            agent.interrupt()
+
+    def good(answer, memory, agent):
+        if answer == 1:
+            raise ValueError("not one")
+        return True
+
+    agent = CodeAgent(
+        tools=[Probe(log, lose)],
+        model=Script(
+            map(
+                code,
+                [
+                    "x = 1",
+                    "probe(what='a')",
+                    "try:\n    probe(what='b')\nexcept Exception:\n    x = 2",
+                    "final_answer(1)",
+                    "final_answer(x)",
+                ],
+            ),
+            log,
+        ),
+        step_callbacks=[SmolagentsWALCallback(session_id="ends"), interrupt],
+        final_answer_checks=[good],
+        **QUIET,
+    )
+    ends = []
+    for task in ("one", "two"):
+        try:
+            ends.append(agent.run(task, reset=False))
+        except AgentError as exc:
+            ends.append(str(exc))
+    return ends, told(agent)

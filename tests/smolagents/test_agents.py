@@ -883,9 +883,11 @@ def test_steps_that_nobody_read_to_their_end_are_given_up(next_life):
 
 
 def test_an_agent_that_is_being_run_refuses_another_run():
-    agent, _ = code_agent(["try:\n    probe(what=1)\nexcept Exception as e:\n    said = str(e)\nfinal_answer(said)"], [Probe()])
+    agent, model = code_agent(["try:\n    probe(what=1)\nexcept Exception as e:\n    said = str(e)\nfinal_answer(said)"], [Probe()])
     agent.tools["probe"].answer = lambda what: agent.run("inside")
-    assert "being run already" in agent.run("go")
+    with pytest.raises(InvalidArgument, match="being run already"):
+        agent.run("go")
+    assert len(model.asked) == 1
 
 
 def test_a_model_that_failed_is_asked_again_and_nothing_else(next_life):

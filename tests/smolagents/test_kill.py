@@ -27,6 +27,8 @@ SAMPLE = None if os.environ.get("SWEEP") == "all" else 12
         ("unknown_agent", 1),
         ("streaming_agent", 1),
         ("several_runs", 1),
+        ("inner_agents", 2),
+        ("survived_ends", 1),
     ],
 )
 def test_killed_anywhere_it_goes_on(name, in_flight):

@@ -695,3 +695,73 @@ def test_any_variables_come_back(next_life, seed):
     agent.run("go")
     assert model.asked == []
     assert shape(agent.python_executor.state) == before
+
+
+# --- identity ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["a = float('nan')\nseen = [a]", "final_answer([a in seen, a == a])"], [True, False]),
+        (["a = float('nan')\nb = float('nan')", "final_answer([a in [b], a in (a,), {a: 1}.get(a)])"], [False, True, 1]),
+        (["a = complex('nan')\nseen = {'a': a}", "final_answer(a is seen['a'])"], True),
+        (["import math\na = [math.nan]", "final_answer(math.nan in a)"], True),
+        (["a = [1.5, float('inf'), -0.0]", "final_answer(str(a))"], "[1.5, inf, -0.0]"),
+    ],
+)
+def test_a_nan_equals_itself_alone(next_life, steps, expected):
+    assert resumed(next_life, *steps)[0] == expected
+
+
+CHANGES = {
+    "the argument": (lambda x: x, "x = [1]\ny = probe(what=x)\nx.append(2)", "[x, y, x is y]", [[1, 2], [1, 2], True]),
+    "what holds it": (lambda x: {"it": (x, [x])}, "x = [1]\ny = probe(what=x)\nx.append(2)", "y", {"it": ([1, 2], [[1, 2]])}),
+    "what it holds": (lambda x: x["a"][1], "x = {'a': [0, [1]]}\ny = probe(what=x)\ny.append(2)", "x", {"a": [0, [1, 2]]}),
+    "changed": (lambda x: x.append(3), "x = [1]\ny = probe(what=x)", "[x, y]", [[1, 3], None]),
+    "changed and returned": (
+        lambda x: x.append(3) or x,
+        "x = [1]\ny = probe(what=x)\ny.append(4)",
+        "[x, x is y]",
+        [[1, 3, 4], True],
+    ),
+    "changed inside": (
+        lambda x: x[0].update(b=2),
+        "x = [{'a': 1}]\nz = x[0]\ny = probe(what=x)",
+        "[x, z]",
+        [[{"a": 1, "b": 2}], {"a": 1, "b": 2}],
+    ),
+    "moved": (lambda x: x.reverse() or x[0], "x = [[1], [2]]\ny = probe(what=x)\ny.append(0)", "x", [[2, 0], [1]]),
+    "a set": (lambda x: x.add(2) or x, "x = {1}\ny = probe(what=x)\ny.add(3)", "sorted(x)", [1, 2, 3]),
+    "looks like a mark": (
+        lambda x: {"letitloop:given": ["what"]},
+        "x = [1]\ny = probe(what=x)",
+        "y",
+        {"letitloop:given": ["what"]},
+    ),
+    "looks like a change": (
+        lambda x: {"letitloop:changed": [1, []]},
+        "x = [1]\ny = probe(what=x)",
+        "y",
+        {"letitloop:changed": [1, []]},
+    ),
+    "looks like a failure": (lambda x: {"letitloop:raised": b"x"}, "x = [1]\ny = probe(what=x)", "y", {"letitloop:raised": b"x"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_tool_that_returns_or_changes_what_it_is_given(next_life, change):
+    """Also where code that was in flight is executed again, and its answer comes from the log."""
+    answer, before, after, expected = CHANGES[change]
+    seen = []
+    for dies in (True, False):
+        agent, model, probe = agent_of([f"{before}\ndie(what=1)\nfinal_answer({after})"], dies=dies, answer=answer)
+        seen += [probe]
+        if dies:
+            with pytest.raises(Died):
+                agent.run("go")
+        else:
+            assert agent.run("go") == expected
+        next_life()
+    assert [len(probe.seen) for probe in seen] == [1, 0]
+    assert model.asked == []

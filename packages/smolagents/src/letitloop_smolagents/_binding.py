@@ -23,15 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
 from letitloop.codecs.ext import class_of
-from letitloop.errors import InvalidArgument, StepChanged
+from letitloop.errors import InvalidArgument, RecordedError, StepChanged
 from letitloop.integration.leaves import leaf
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.patching import Patches
+from letitloop.integration.sessions import entered
 from letitloop.runs.identity import base_of
+from letitloop.runs.scope import restore
+from letitloop_smolagents._answers import Answer, place_of_call, wait_for_like_calls
 from letitloop_smolagents._driving import Nested, Outermost, Start, asked
+from letitloop_smolagents._ends import Ends
 from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
-from letitloop_smolagents._framework import agents, memory
+from letitloop_smolagents._framework import agents, memory, utils
 from letitloop_smolagents._model import DurableModel, model_for
+from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, raise_seen, running, seen
 from letitloop_smolagents._tools import STOCK, Member, same_policies, same_policy, stock_of, tool_for
 from letitloop_smolagents._values import identity
 
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Binding", "binding_of"]
 
 _ATTRIBUTE = "_letitloop_binding"
-_call_place: ContextVar[Scope | None] = ContextVar("letitloop_smolagents_call", default=None)
+_called: ContextVar[tuple[Binding, Scope, Binding] | None] = ContextVar("letitloop_smolagents_called", default=None)
 
 
 def binding_of(agent: Any) -> Binding | None:
@@ -67,7 +72,7 @@ class Binding:
         closed: finished code is being executed again: no tool may be called that it did not call.
         at_class: the agent was bound by the class's wrapper, which drives its runs: a ``run`` of its own class stays around that.
         turns: how often the model was asked in the run under way.
-        busy: a run is being driven at this moment.
+        ends: how the run under way ended before, where no call of it tells; None between runs.
         texts: the digests of the run's messages, by role and text.
         codecs: how values become bytes.
     """
@@ -85,12 +90,14 @@ class Binding:
         self.closed = False
         self.at_class = False
         self.turns = 0
-        self.busy = False
+        self.ends: Ends | None = None
         self.texts: dict[tuple[Any, Any], bytes] = {}
         self._written: dict[int, tuple[Any, tuple[int, ...], list[Any]]] = {}
         self._turn: Scope | None = None
-        self._calls: list[Any] = []
+        self._answer: Answer | None = None
         self._live = self._step_live = False
+        self._finalized = 0
+        self._busy = False
         self._guard = threading.Lock()
         self._patches = Patches()
         self._start: Start | None = None
@@ -104,6 +111,7 @@ class Binding:
         agent.__dict__[_ATTRIBUTE] = self
         if not self.at_class:
             self._patches.replace(agent, "run", self._make_run)
+        self._patches.replace(agent, "_run_stream", self._make_run_stream)
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
         if class_of(agent).write_memory_to_messages is agents.MultiStepAgent.write_memory_to_messages:
             self._patches.replace(agent, "write_memory_to_messages", self._make_write)
@@ -175,7 +183,7 @@ class Binding:
 
     def place(self) -> Scope:
         """Return where the tool call under way lies."""
-        found = _call_place.get()
+        found = place_of_call()
         if found is not None and self._turn is not None and found.prefix.startswith(self._turn.prefix):
             return found
         assert self.scope is not None
@@ -292,11 +300,11 @@ class Binding:
     @contextmanager
     def called_from(self, place: Scope, caller: Binding) -> Generator[None]:
         """Let the runs in the block lie at a place of another agent's run."""
-        before, self.parent = self.parent, (place, caller)
+        token = _called.set((self, place, caller))
         try:
             yield
         finally:
-            self.parent = before
+            restore(_called, token)
 
     # --- a run ---------------------------------------------------------------------------------------------------------------
 
@@ -314,12 +322,43 @@ class Binding:
             stock: runs it.
             args: what it is given.
             kwargs: the same.
+
+        Raises:
+            InvalidArgument: the agent is being run already. Inside another agent's run it reaches the caller of that.
         """
-        if self.busy:
-            raise InvalidArgument(
-                f"this agent is being run already, in run {self.run_id}: a run inside a run, or on another thread, would mix "
-                "up its memory. Nothing was run. Let it end, or use another agent."
-            )
+        try:
+            called = _called.get()
+            if called is None or called[0] is not self:
+                wait_for_like_calls()
+            with self.claimed():
+                self.parent = called[1:] if called is not None and called[0] is self else None
+                return self._drive(stock, args, kwargs)
+        except InvalidArgument as exc:
+            if running.get():
+                raise Stop(exc) from exc  # a program is at fault: no model can do anything about it
+            raise
+
+    @contextmanager
+    def claimed(self) -> Generator[None]:
+        """Be the only one who drives the agent.
+
+        Raises:
+            InvalidArgument: another one does.
+        """
+        with self._guard:
+            if self._busy:
+                raise InvalidArgument(
+                    f"agent {self.agent.name or class_of(self.agent).__name__!r} is being run already, in session "
+                    f"{self.durability.session_id!r}: a run inside its own run, or on another thread, would mix up its memory. "
+                    "Nothing was run. Let it end, or use another agent."
+                )
+            self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _drive(self, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.scope is not None and self._start is not None:  # steps that nobody read to their end
             self._start.given_up()
             self.end()
@@ -332,25 +371,34 @@ class Binding:
             return start.stream(words, lambda: stock(*args, **kwargs))
         return start.whole(words, lambda: stock(*args, **kwargs))
 
-    def begin(self, root: Scope, name: str, words: dict[str, Any]) -> bool:
-        """Take a place for a run and record what it is asked; return whether the log knows it."""
+    def begin(self, root: Scope, name: str, words: dict[str, Any], *, alone: bool = False) -> bool:
+        """Take a place for a run and record what it is asked; return whether the log knows it.
+
+        Args:
+            root: what the run lies in.
+            name: what it is called there.
+            words: what it is asked.
+            alone: it may be made again without the runs before it, whose variables it finds.
+        """
         start = OpenLeaf(root, name, words)
         if start.known:
             start.answer()
         else:
             start.record(words["task"] if isinstance(words["task"], str) else None, wait=False)
         self.scope = root.inner(name)
-        self._turn, self.turns = None, 0
+        self.ends = Ends(self.scope)
+        self._turn, self.turns, self._finalized = None, 0, 0
         self._live = self._step_live = False
         executor: Any = self.agent.__dict__.get("python_executor")
         if _is(executor, DurableExecutor, self):
             executor.begin_run()
+            if alone:
+                executor.carry_over(self.scope)
         return start.known
 
     def end(self) -> None:
         """Leave the run's place."""
-        self.scope = self._turn = None
-        self._calls = []
+        self.scope = self._turn = self.ends = self._answer = None
         self._forget_messages()
         self.texts.clear()
 
@@ -384,6 +432,29 @@ class Binding:
 
     # --- steps ---------------------------------------------------------------------------------------------------------------
 
+    def _make_run_stream(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stock)
+        def run_stream(*args: Any, **kwargs: Any) -> Generator[Any]:
+            self._interrupt_as_recorded(1)
+            yield from stock(*args, **kwargs)
+
+        return run_stream
+
+    def _interrupt_as_recorded(self, number: int) -> None:
+        """Before a step, interrupt the run if that is what happened there."""
+        if self.ends is not None and self.ends.known(f"interrupted before step {number}") is not None:
+            self.agent.interrupt()
+
+    def note_end(self, error: BaseException) -> None:
+        """An error leaves the run: record it, if it is an interruption. Calls that failed tell of themselves."""
+        if (
+            self.ends is not None
+            and isinstance(error, Exception)
+            and type(error) is utils.AgentError
+            and self.agent.interrupt_switch
+        ):
+            self.ends.note(f"interrupted before step {self.agent.step_number}", error)
+
     def _make_finalize(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
         def finalize(step: Any) -> Any:
@@ -394,9 +465,27 @@ class Binding:
                 self.durability.step_replayed = not self._step_live
             if isinstance(getattr(step, "action_output", None), Shown):
                 step.action_output = step.action_output.value
-            return stock(step)
+            if self.ends is None:
+                return stock(step)
+            self._call_back(self.ends, stock, step)
+            if isinstance(step, memory.ActionStep):
+                self._interrupt_as_recorded(step.step_number + 1)
+            return None
 
         return finalize
+
+    def _call_back(self, ends: Ends, stock: Callable[..., Any], step: Any) -> None:
+        """Call the step callbacks; what they raised and the program survived is raised again, though they would not now."""
+        self._finalized += 1
+        point = f"callbacks {self._finalized}"
+        raised = ends.known(point)
+        try:
+            stock(step)
+        except Exception as exc:
+            ends.note(point, exc)
+            raise
+        if raised is not None:
+            raise raised
 
     def _make_check(self, check: Callable[..., Any]) -> Callable[..., Any]:
         name = f"check {getattr(check, '__name__', type(check).__name__)}"
@@ -406,11 +495,29 @@ class Binding:
             if self.scope is None:
                 return check(answer, *args, **kwargs)
 
-            def work() -> bool:
-                self.went_live()
-                return bool(check(answer, *args, **kwargs))
+            raised: list[Exception] = []
 
-            return leaf(self.scope, name, {"final_answer": identity(answer)}, work)
+            def work() -> Any:
+                self.went_live()
+                try:
+                    return bool(check(answer, *args, **kwargs))
+                except Exception as exc:
+                    if isinstance(exc, NOT_SHOWN) or run.halted:
+                        raise
+                    raised.append(exc)
+                    return seen(exc, self.codecs)
+
+            run = self.scope.run
+            try:
+                told = leaf(self.scope, name, {"final_answer": identity(answer)}, work)
+            except NOT_SHOWN as exc:
+                raise Stop(exc) from exc
+            except RecordedError as exc:
+                raise as_it_was(exc) from None
+            if raised:
+                raise raised[0]
+            raise_seen(told, self.codecs, name)
+            return told
 
         checked.__dict__.setdefault("__name__", name)
         setattr(checked, STOCK, check)
@@ -421,10 +528,10 @@ class Binding:
     def _make_process(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
         def process(chat_message: Any, memory_step: Any) -> Any:
-            if self.scope is not None:
-                _distinct_ids(chat_message, self.turns)
-                self._calls = list(chat_message.tool_calls)
-            return stock(chat_message, memory_step)
+            if self.scope is None:
+                return stock(chat_message, memory_step)
+            self._answer = Answer(chat_message, self._turn, self.turns, self.agent.managed_agents)
+            return self._answer.in_order(stock(chat_message, memory_step))
 
         return process
 
@@ -433,44 +540,26 @@ class Binding:
         def execute(tool_name: str, arguments: Any) -> Any:
             if self.scope is None:
                 return stock(tool_name, arguments)
-            token = _call_place.set(self._place_of(tool_name, arguments))
-            try:
-                member = binding_of(self.agent.managed_agents[tool_name]) if tool_name in self.agent.managed_agents else None
-                if member is None:
-                    return self._shown(tool_name, stock(tool_name, arguments))
-                with member.called_from(self.place(), self):
-                    return stock(tool_name, arguments)
-            finally:
-                _call_place.reset(token)
+            if self._answer is None:
+                return self._call(stock, tool_name, arguments)
+            with self._answer.carrying_out(tool_name, arguments):
+                return self._call(stock, tool_name, arguments)
 
         return execute
 
-    def _place_of(self, name: str, arguments: Any) -> Scope | None:
-        """Return where one of several calls of an answer lies: by its position in the answer, never by its order of arrival."""
-        if len(self._calls) < 2 or self._turn is None:
-            return None
-        with self._guard:
-            for number, call in enumerate(self._calls):
-                said = None if call is None else call.function.arguments
-                if call is not None and call.function.name == name and (said is arguments or (not said and not arguments)):
-                    self._calls[number] = None
-                    return self._turn.inner(f"call {number + 1}")
-        return self._turn.inner(f"call of {name}")
+    def _call(self, stock: Callable[..., Any], name: str, arguments: Any) -> Any:
+        member = binding_of(self.agent.managed_agents[name]) if name in self.agent.managed_agents else None
+        with entered(self.place()):  # what a tool does that is not recorded itself lies there, too
+            if member is None:
+                return self._shown(name, stock(name, arguments))
+            with member.called_from(self.place(), self):
+                return stock(name, arguments)
 
     def _shown(self, name: str, value: Any) -> Any:
         """Keep the text of a result that each process would print in another order."""
         if not _has_set(value) or name == "final_answer":
             return value
         return Shown(value, leaf(self.place(), f"text of {name}", {}, lambda: str(value)))
-
-
-def _distinct_ids(message: Any, turn: int) -> None:
-    """Give each call of an answer an id of its own: of two with one id, smolagents carries out the last alone."""
-    seen: set[Any] = set()
-    for number, call in enumerate(message.tool_calls or ()):
-        if not call.id or call.id in seen:
-            call.id = f"call_{turn}_{number:03d}"
-        seen.add(call.id)
 
 
 def _has_set(value: Any) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
 from letitloop.errors import CodecError, Halt, InvalidArgument, RecordTooLarge
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import entered
+from letitloop.runs.scope import restore
 from letitloop_smolagents._framework import agents, memory, types
-from letitloop_smolagents._stop import Stop
+from letitloop_smolagents._stop import Stop, running
 from letitloop_smolagents._values import identity, portable, restored
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Start:
         return value
 
     def failed(self, error: BaseException) -> BaseException:
+        try:
+            self.binding.note_end(error)
+        except BaseException as exc:  # that cannot be recorded: the caller is to know
+            return exc
         return error
 
     def given_up(self) -> None:
@@ -52,11 +57,10 @@ class Start:
 
     def _whole(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
         binding = self.binding
-        binding.busy = True
         try:
             self.begin(words)
             assert binding.scope is not None
-            with entered(binding.scope):
+            with _inside(binding.scope):
                 return self.finish(words, work())
         except BaseException as exc:
             error = self.failed(exc)
@@ -64,7 +68,6 @@ class Start:
                 raise
             raise error from exc.__cause__
         finally:
-            binding.busy = False
             binding.end()
 
     def stream(self, words: dict[str, Any], work: Callable[[], Any]) -> Any:
@@ -74,7 +77,7 @@ class Start:
             scope = self.binding.scope
             assert scope is not None
             try:
-                with entered(scope):
+                with _inside(scope):
                     steps = work()
             except BaseException:
                 self.binding.end()
@@ -89,14 +92,10 @@ class Start:
                     raise InvalidArgument(
                         "these steps are of a run that was given up: its agent was run again. Nothing more was run."
                     )
-                binding.busy = True
-                try:
-                    with self.driving(), entered(scope):  # not around the yield: whoever reads is not in this run
-                        step: Any = next(steps, None)
-                        if isinstance(step, memory.FinalAnswerStep):
-                            step.output = self.finish(words, step.output)
-                finally:
-                    binding.busy = False
+                with binding.claimed(), self.driving(), _inside(scope):  # not around the yield: whoever reads is not in this run
+                    step: Any = next(steps, None)
+                    if isinstance(step, memory.FinalAnswerStep):
+                        step.output = self.finish(words, step.output)
                 if step is None:
                     return
                 yield step
@@ -135,7 +134,7 @@ class Outermost(Start):
         name = f"run {agent}" if agent else "run"
         self._slot = self.binding.durability.next_run(name, words)
         try:
-            known = self.binding.begin(self._slot.root, name, words)
+            known = self.binding.begin(self._slot.root, name, words, alone=self._slot.alone)
         except BaseException as exc:
             self._slot.failed(exc)
             raise
@@ -163,6 +162,7 @@ class Outermost(Start):
         self._slot.done()
 
     def failed(self, error: BaseException) -> BaseException:
+        error = super().failed(error)
         scope = self.binding.scope
         stopped: Any = error.error if isinstance(error, Stop) else error
         if scope is not None and not isinstance(stopped, (Halt, KeyboardInterrupt, GeneratorExit)):
@@ -172,7 +172,19 @@ class Outermost(Start):
                 stopped = halted
         if hasattr(self, "_slot"):
             self._slot.failed(stopped)
+        if isinstance(error, Stop) and stopped is error.error and running.get():
+            return error  # a tool of another agent runs this one: the error is for the caller of that
         return stopped  # type: ignore[no-any-return]  # an exception
+
+
+@contextmanager
+def _inside(scope: Scope) -> Generator[None]:
+    token = running.set(True)
+    try:
+        with entered(scope):
+            yield
+    finally:
+        restore(running, token)
 
 
 def asked(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import threading
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,19 @@ from letitloop.effects.guard import Effect
 from letitloop.errors import Halt, InvalidArgument
 from letitloop.integration.policies import Policies
 from letitloop.integration.sessions import session_from
-from letitloop.runs.scope import restore
+from letitloop.runs.identity import escape
+from letitloop.runs.scope import Scope, current_scope
 from letitloop_smolagents._binding import Binding, binding_of
 from letitloop_smolagents._framework import agents
+from letitloop_smolagents._stop import running
 from letitloop_smolagents._tools import same_policies, same_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from typing import Literal, TypeVar
 
     from letitloop.integration.policies import Policy
     from letitloop.runs.run import Run
-    from letitloop.runs.scope import Scope
     from letitloop.store.protocol import Store
 
     Agent = TypeVar("Agent")
@@ -51,12 +52,18 @@ class _Runs:
 
 _sessions: dict[tuple[str, str], _Runs] = {}
 _driven: dict[tuple[str, str], tuple[int, int]] = {}
-_around: ContextVar[frozenset[tuple[str, str]]] = ContextVar("letitloop_smolagents_sessions", default=frozenset())
 _patching = threading.Lock()
 
 
 class Slot:
-    """The place of one run of an outermost agent in its session."""
+    """The place of one run of an outermost agent in its session.
+
+    Attributes:
+        root: what it lies in.
+        alone: the run may be made again without those before it.
+    """
+
+    alone = False
 
     def __init__(self, durability: Durability, root: Scope, name: str, asked: bytes) -> None:
         self.root = root
@@ -74,6 +81,28 @@ class Slot:
             self.done()
         else:
             self._durability.note_failure(self._name, self._asked, error)
+
+
+class InnerSlot(Slot):
+    """The place of a run inside a call of another one, which is made again as a whole or not at all.
+
+    Args:
+        root: what it lies in.
+        alone: as of :class:`Slot`.
+        close: ends the drive of its log, if that is another one than the call's.
+    """
+
+    def __init__(self, root: Scope, *, alone: bool, close: Callable[[], None] | None = None) -> None:
+        self.root = root
+        self.alone = alone
+        self._close = close
+
+    def done(self) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        if self._close is not None and (isinstance(error, Halt) or not isinstance(error, Exception)):
+            self._close()  # as note_failure() does
 
 
 class Durability:
@@ -202,8 +231,11 @@ class Durability:
             LogLocked: another live process works in this session.
         """
         root = self.session.root()
+        around = _call_around()
+        if around is not None:
+            return self._inside(around, root)
         if root.prefix:  # in a durable function, which is driven again as a whole
-            return Slot(self, root, name, b"")
+            return InnerSlot(root, alone=False)
         asked = root.run.codecs.fingerprint((), words)
         key = self.session._key()
         runs = _sessions.get(key)
@@ -222,31 +254,40 @@ class Durability:
                     root.inner(known)
         return Slot(self, root, name, asked)
 
+    def _inside(self, around: Scope, root: Scope) -> InnerSlot:
+        """Return the place of a run that a call makes: once recorded it is not made again, and its runs would take no number."""
+        if around.run is root.run:
+            return InnerSlot(around, alone=True)
+        # the call is recorded in another log: told apart in this one by the call's place in that
+        place = around.inner(f"session {self.session_id}").prefix
+        name = f"in {around.run.id} {hashlib.blake2b(place, digest_size=8).hexdigest()}"
+        inner = Scope(root.run, root.prefix + escape(name, "scope").encode() + b"/", nested=True)
+        return InnerSlot(inner, alone=True, close=self.session.close)
+
     @contextmanager
     def driving(self) -> Generator[None]:
-        """Be the only thread that runs agents in this session, together with those that this one waits for.
+        """Be the only thread that runs agents in this session, save for those that a call of another run makes.
 
         Raises:
             InvalidArgument: another one does.
         """
-        if self.session.root().prefix:  # a part of a durable function, whose branches have places of their own
+        root = self.session.root()
+        if root.prefix or _call_around() is not None:  # a part of something that has places of its own
             yield
             return
         key, me = self.session._key(), threading.get_ident()
         with _patching:
             thread, depth = _driven.get(key, (me, 0))
-            if thread != me and key not in _around.get():
+            if thread != me:
                 raise InvalidArgument(
                     f"another thread runs an agent in session {self.session_id!r} at this moment: the runs of a session are told "
                     "apart by their order, and threads have none. Nothing was run. Give each thread's agents a session_id of their "
                     "own."
                 )
             _driven[key] = thread, depth + 1
-        token = _around.set(_around.get() | {key})
         try:
             yield
         finally:
-            restore(_around, token)
             with _patching:
                 thread, depth = _driven.pop(key)
                 if depth > 1:
@@ -261,7 +302,7 @@ class Durability:
     def note_failure(self, name: str, asked: bytes, error: BaseException) -> None:
         """A run was ended by an exception."""
         runs = _sessions.get(self.session._key())
-        if runs is None or not asked:
+        if runs is None:
             return
         runs.failed[name] = asked
         if isinstance(error, Halt) or not isinstance(error, Exception):
@@ -418,6 +459,12 @@ def _durabilities_of(agent: Any) -> list[Durability]:
 def _tool_names(agent: Any) -> set[str]:
     inner = [one for one in agent.managed_agents.values() if isinstance(one, agents.MultiStepAgent)]
     return {*agent.tools, *(name for one in inner for name in _tool_names(one))}
+
+
+def _call_around() -> Scope | None:
+    """Return the scope of the recorded call, or of the agent's run, that the program is in."""
+    around = current_scope()
+    return around if around is not None and (around.nested or running.get()) else None
 
 
 def _script() -> str:

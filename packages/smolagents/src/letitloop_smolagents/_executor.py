@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from letitloop.codecs.ext import class_of
 from letitloop.errors import StepChanged, UnknownOutcome
 from letitloop.integration.open_leaves import OpenLeaf
+from letitloop.integration.sessions import entered
 from letitloop.runs.failures import decode_failure, encode_failure
 from letitloop.runs.run import UNRECORDABLE
 from letitloop_smolagents._deciding import decide
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import NotRequired
 
+    from letitloop.runs.scope import Scope
     from letitloop_smolagents._binding import Binding
     from letitloop_smolagents._variables import Changes
 
@@ -89,6 +91,24 @@ class DurableExecutor:
         """A run begins; variables are those that the last one left."""
         if self._variables is not None:
             self._variables.begin_run()
+
+    def carry_over(self, scope: Scope) -> None:
+        """Record the variables that an earlier run left, for a run that may be made again without it; or set those on record."""
+        variables = self._variables
+        if variables is None or not (scope.prefix + b"variables" in scope.run.journal.index or variables.world().variables()):
+            return
+        leaf = OpenLeaf(scope, "variables", {})
+        if not leaf.known:
+            variables.unpack(leaf.record(variables.all_of_them(), wait=False))
+            return
+        changes: Changes = leaf.answer()
+        variables.apply(changes, variables.unpack(changes), executed=False)
+        if changes["opaque"]:
+            logging.getLogger("letitloop").warning(
+                "letitloop: a run of agent %r is made again, and what an earlier run left in %s cannot be recorded.",
+                self._binding.agent.name,
+                names(changes["opaque"]),
+            )
 
     def send_variables(self, variables: dict[str, Any]) -> None:
         """Hand variables over; what the agent was given is no work of its code."""
@@ -217,14 +237,15 @@ class DurableExecutor:
     def _execute(self, code: str) -> tuple[Any, Exception | None]:
         """Execute code; tools that it calls on another thread find the context of this one."""
         binding = self._binding
-        binding.context, binding.home = copy_context(), threading.get_ident()
         self.called_agent = False
-        try:
-            return self.inner(code), None
-        except Exception as exc:
-            return None, exc
-        finally:
-            binding.context = None
+        with entered(binding.place()):  # what is done in code that is not executed again lies with it
+            binding.context, binding.home = copy_context(), threading.get_ident()
+            try:
+                return self.inner(code), None
+            except Exception as exc:
+                return None, exc
+            finally:
+                binding.context = None
 
     def _logs(self) -> str:
         return str(getattr(self.inner, "state", {}).get("_print_outputs", ""))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import cmath
 import hashlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Freezer", "Thawer"]
 
+_NUMBERS = frozenset((float, complex))
+_WITH_NAN = ("math", "cmath", "numpy")
 _CLASS_OWN = frozenset(("__dict__", "__weakref__", "__module__"))
 _FUNCTION_OWN = frozenset(("__ast__", "__source__"))
 _BUILTINS: dict[str, Any] = {
@@ -79,7 +82,8 @@ class Freezer:
 
     def ref(self, value: Any) -> Any:
         """Add a value to the graph, and return what stands for it."""
-        if class_of(value) in PLAIN:
+        cls = class_of(value)
+        if cls in PLAIN and not (cls in _NUMBERS and cmath.isnan(value)):  # code may ask whether two are one NaN
             return value
         known = self._seen.get(id(value))
         if known is not None:
@@ -230,6 +234,8 @@ class Freezer:
     # --- the rest ---
 
     def _leaf(self, value: Any) -> list[Any]:
+        if class_of(value) in _NUMBERS:
+            return self._nan(value)
         if class_of(value) is types.AgentText:
             return ["text", str.__str__(value)]
         if isinstance(value, Image.Image):
@@ -246,6 +252,13 @@ class Freezer:
             table = _tables.freeze(value)
             return self._opaque(value) if table is None else ["table", table]
         return self._data(value)
+
+    def _nan(self, value: Any) -> list[Any]:
+        for module in _WITH_NAN:
+            if getattr(sys.modules.get(module), "nan", None) is value:
+                return ["nan of", module]
+        self._mutable(value)
+        return ["nan", value]
 
     def _data(self, value: Any) -> list[Any]:
         array = getattr(sys.modules.get("numpy"), "ndarray", None)
@@ -404,6 +417,8 @@ class Thawer:
 
 
 _LEAVES: Mapping[str, Any] = {
+    "nan": lambda value: value,
+    "nan of": lambda module: import_module(_WITH_NAN[_WITH_NAN.index(module)]).nan,
     "text": types.AgentText,
     "picture": thaw_image,
     "range": range,

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from letitloop.errors import CodecError, LogError, RecordedError, StoreError
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NOT_SHOWN", "Stop", "as_it_was"]
+from letitloop.errors import CodecError, LogError, RecordedError, StoreError
+from letitloop.runs.failures import decode_failure, encode_failure
+
+if TYPE_CHECKING:
+    from letitloop.codecs import Codecs
+
+__all__ = ["NOT_SHOWN", "Stop", "as_it_was", "raise_seen", "running", "seen"]
+
+running: ContextVar[bool] = ContextVar("letitloop_smolagents_running", default=False)
+"""Whether the program is inside a run of a durable agent: an error may meet a model before it meets a person."""
+
+_RAISED = "letitloop:raised"
 
 NOT_SHOWN = (CodecError, LogError, StoreError)
 """Errors of recording: the user's business, and nothing that a model could react to."""
@@ -20,6 +32,20 @@ class Stop(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def seen(error: Exception, codecs: Codecs) -> dict[str, bytes]:
+    """Return what is recorded of a failure that the model is shown.
+
+    It is a result like any other, and history at once: the agent goes on with it, and what failed may have acted all the same.
+    """
+    return {_RAISED: encode_failure(error, codecs)}
+
+
+def raise_seen(value: Any, codecs: Codecs, what: str) -> None:
+    """Raise the failure of which :func:`seen` gave this; do nothing with any other value."""
+    if isinstance(value, dict) and value.keys() == {_RAISED}:
+        raise as_it_was(decode_failure(value[_RAISED], codecs, what))
 
 
 def as_it_was(error: Exception) -> Exception:

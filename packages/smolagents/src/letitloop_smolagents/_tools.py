@@ -14,8 +14,9 @@ from letitloop.errors import InvalidArgument, RecordedError
 from letitloop.integration.policies import tool_call
 from letitloop.runs.identity import base_of, escape
 from letitloop_smolagents._framework import default_tools
-from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was
-from letitloop_smolagents._values import identity, portable, restored
+from letitloop_smolagents._given import Given, answer
+from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, raise_seen, seen
+from letitloop_smolagents._values import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,12 +111,20 @@ def _call(
     scope = binding.place()
     before = scope.run.log.next_seq
     fresh: list[Any] = []
+    raised: list[Exception] = []
 
     def work() -> Any:
         binding.check_closed(name)
         binding.went_live()
-        fresh.append(act(*given[0], **given[1]))
-        return portable(fresh[0])
+        objects = Given(arguments)
+        try:
+            fresh.append(act(*given[0], **given[1]))
+        except Exception as exc:
+            if isinstance(exc, NOT_SHOWN) or scope.run.halted:
+                raise
+            raised.append(exc)
+            return seen(exc, binding.codecs)
+        return objects.record(fresh[0])
 
     try:
         if isinstance(policy, Effect):
@@ -130,7 +139,12 @@ def _call(
     finally:
         if scope.run.log.next_seq != before:
             binding.went_live()
-    return fresh[0] if fresh else restored(value)
+    if raised:
+        raise raised[0]
+    if fresh:
+        return fresh[0]
+    raise_seen(value, binding.codecs, f"tool {name}")
+    return answer(value, arguments)
 
 
 def _check_effect(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs.ext import class_of
@@ -13,24 +16,29 @@ from letitloop_smolagents._framework import Image, types
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["identity", "pixels", "portable", "restored"]
+__all__ = ["PLAIN", "identity", "pixels", "portable", "restored"]
 
 _PICTURE = "letitloop:picture"
 _TABLE = "letitloop:table"
 _TEXT = "letitloop:text"
 _QUOTED = "letitloop:quoted"
-_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_GIVEN = "letitloop:given"
+PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-def portable(value: Any) -> Any:
+def portable(value: Any, given: Mapping[int, list[Any]] = _NOTHING) -> Any:
     """Return what can be recorded in place of a value: images as PNG, data frames as columns; anything else as it is.
 
     Args:
         value: a tool's result. Lists, tuples and dicts are looked through.
+        given: where in the call's arguments the objects are whose identity code may ask for, by their identities.
     """
     cls = class_of(value)
-    if cls in _PLAIN:
+    if cls in PLAIN:
         return value
+    if id(value) in given:
+        return {_GIVEN: given[id(value)]}
     if cls is types.AgentText:
         return {_TEXT: str.__str__(value)}
     if isinstance(value, Image.Image):
@@ -38,14 +46,14 @@ def portable(value: Any) -> Any:
     table = _tables.freeze(value)
     if table is not None:
         return {_TABLE: table}
-    mapped = _mapped(portable, value)
+    mapped = _mapped(lambda one: portable(one, given), value)
     if cls is dict and len(mapped) == 1 and str(next(iter(mapped))).startswith("letitloop:"):
         return {_QUOTED: mapped}  # a tool that happens to speak so
     return mapped
 
 
-def restored(value: Any) -> Any:
-    """Return the value of which :func:`portable` gave this."""
+def restored(value: Any, arguments: Mapping[str, Any] = _NOTHING) -> Any:
+    """Return the value of which :func:`portable` gave this, for a call with these arguments."""
     if class_of(value) is dict and len(value) == 1:
         (key, body) = next(iter(value.items()))
         if key == _PICTURE:
@@ -54,14 +62,16 @@ def restored(value: Any) -> Any:
             return _tables.thaw(body)
         if key == _TEXT:
             return types.AgentText(body)
+        if key == _GIVEN:
+            return functools.reduce(lambda inside, step: inside[step], body, arguments)
         if key == _QUOTED:
-            return _mapped(restored, body)
-    return value if class_of(value) in _PLAIN else _mapped(restored, value)
+            return _mapped(lambda one: restored(one, arguments), body)
+    return value if class_of(value) in PLAIN else _mapped(lambda one: restored(one, arguments), value)
 
 
 def identity(value: Any) -> Any:
     """Return what a fingerprint is to be taken of instead of a value: pixels and columns count, not addresses."""
-    if class_of(value) in _PLAIN:
+    if class_of(value) in PLAIN:
         return value
     if isinstance(value, Image.Image):
         return {_PICTURE: pixels(value)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from letitloop_smolagents._framework import interpreter
 from letitloop_smolagents._graph import Freezer, Thawer
 from letitloop_smolagents._growth import OUTPUT, Graphs
+from letitloop_smolagents._reach import Reach
 from letitloop_smolagents._world import World
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     from typing_extensions import NotRequired
-
-    from letitloop_smolagents._reach import Reach
 
     class Changes(TypedDict):
         """What is recorded of the variables after a step.
@@ -138,6 +137,11 @@ class Variables:
         if OUTPUT in opaque and final:
             found["opaque"].append(OUTPUT)  # the run's result: nothing can stand in for it
         return found
+
+    def all_of_them(self) -> Changes:
+        """Return all variables, as it is recorded."""
+        self._marks = {}
+        return self.changes(None, Reach(), final=False)
 
     @staticmethod
     def none() -> Changes:
