@@ -6,15 +6,19 @@ import asyncio
 import gc
 import json
 import warnings
+from datetime import datetime, timezone
 
 import pytest
-from workflows import Context, Workflow, step
+import workflows.events
+from workflows import Context, Workflow, catch_error, step
 from workflows.errors import WorkflowCancelledByUser, WorkflowTimeoutError
 from workflows.events import (
     Event,
     HumanResponseEvent,
     InputRequiredEvent,
     StartEvent,
+    StepFailedEvent,
+    StepState,
     StopEvent,
     WorkflowCancelledEvent,
     WorkflowFailedEvent,
@@ -33,6 +37,7 @@ from letitloop import (
     durable,
 )
 from letitloop.adapters.llamaindex import LetItLoopRuntime, durable_workflow
+from letitloop_llamaindex.ticks import TickCodec
 
 made = []
 
@@ -269,11 +274,95 @@ async def test_an_aborted_run_ends_its_stream_and_goes_on():
     assert made == ["leaf"]
 
 
-# --- steps in flight ---------------------------------------------------------------------------------------------------------
-
-
 class Crash(BaseException):
     """Ends a run as the end of its process would: nothing is recorded of it."""
+
+
+class Handled(Workflow):
+    """A step fails, and another one takes its failure."""
+
+    @step
+    async def one(self, ev: StartEvent) -> Middle:
+        make("one")
+        raise Own("no", code=5) if ev.get("own") else ValueError("no")
+
+    @catch_error
+    async def rescue(self, ev: StepFailedEvent) -> Counted:
+        make((type(ev.exception).__name__, str(ev.exception), type(ev.input_event).__name__))
+        return Counted(number=ev.attempts)
+
+    @step
+    async def never(self, ev: Middle) -> StopEvent:
+        raise AssertionError("one() has failed")
+
+    @step
+    async def end(self, ev: Counted) -> StopEvent:
+        if trouble:
+            raise Crash
+        return StopEvent(result=ev.number)
+
+
+class Own(Exception):
+    """One that cannot be made of its text, and holds what cannot be recorded."""
+
+    def __init__(self, text, *, code):
+        super().__init__(text)
+        self.code, self.live = code, lambda: code
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_run_whose_failed_step_was_handled_goes_on(own):
+    """Its start event, which no log has, is what the step has failed with."""
+    trouble["crash"] = True
+    with pytest.raises(Crash):
+        await Handled(runtime=LetItLoopRuntime()).run(run_id="a", own=own, live=lambda: None)
+    trouble.clear()
+    assert await Handled(runtime=LetItLoopRuntime()).run(run_id="a", own=own, live=lambda: None) == 1
+    assert made == ["one", ("Own" if own else "ValueError", "no", "StartEvent")]
+
+
+GIVEN = {
+    "step_name": "one",
+    "input_event": Middle(number=7),
+    "exception": LookupError("gone"),
+    "attempts": 2,
+    "elapsed_seconds": 0.5,
+    "failed_at": datetime.now(timezone.utc),
+    "timeout": 1.0,
+    "active_steps": ["one"],
+    "event_type": "Middle",
+    "qualified_name": "tests.Middle",
+    "idle": True,
+    "name": "one",
+    "step_state": StepState.RUNNING,
+    "worker_id": "1",
+    "input_event_name": "Middle",
+}
+EVENTS = [one for one in vars(workflows.events).values() if isinstance(one, type) and issubclass(one, Event)]
+
+
+@pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.__name__)
+def test_every_event_of_the_framework_is_exact(cls):
+    event = cls(**{name: GIVEN[name] for name in cls.model_fields if name in GIVEN}, more={1, 2})
+    codec, other = TickCodec(), TickCodec()
+    data = codec.encode_value([event], "event")
+    other.take_in(codec.take_new())
+    (again,) = other.decode_value(data)
+    assert type(again) is cls
+    assert again["more"] == {1, 2}
+    assert again.model_fields_set == event.model_fields_set
+    for name, value in vars(event).items():
+        if isinstance(value, Exception):
+            assert (type(vars(again)[name]), str(vars(again)[name])) == (type(value), str(value))
+        else:
+            assert vars(again)[name] == value
+    again["later"] = 1
+    assert again.later == 1
+    with pytest.raises(UnencodableError, match="LookupError"):
+        codec.encode_value(cls(**{name: GIVEN[name] for name in cls.model_fields if name in GIVEN}, more=LookupError()), "event")
+
+
+# --- steps in flight ---------------------------------------------------------------------------------------------------------
 
 
 class Counting(Workflow):

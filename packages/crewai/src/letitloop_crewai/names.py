@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -76,18 +75,14 @@ class Names:
         with self._guard:
             known = dict(self._known)
             unlisted = not ended and any(one is not None for one in self._unlisted.values())
-        unguarded = [name for name, guarded in known.items() if not guarded and name not in policies.tools]
-        for name, policy in policies.tools.items():
-            if name in known or policy == policies.default:
-                continue
-            near = get_close_matches(name, unguarded, 1)
+        for name, near in policies.misnamed(known, [name for name, guarded in known.items() if guarded]).items():
             what = f"tools={{{name!r}: …}}: no tool of a wrapped crew has that name"
             if near and not unlisted and not ended:
                 raise InvalidArgument(
-                    f"{what}, and {near[0]!r} has no policy: is that the one meant? It was not called. Give the tool's name as the "
+                    f"{what}, and {near!r} has no policy: is that the one meant? It was not called. Give the tool's name as the "
                     "model sees it."
                 )
             if name not in self._told and not unlisted:
                 self._told.add(name)
-                perhaps = f" {near[0]!r} has no policy: is that the one meant?" if near else ""
+                perhaps = f" {near!r} has no policy: is that the one meant?" if near else ""
                 tell(f"{what} so far, so that policy guards nothing.{perhaps}", loud=True)

@@ -7,23 +7,14 @@ same objects is unchanged; anything else is encoded and compared byte by byte.
 
 from __future__ import annotations
 
-import sys
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from itertools import chain
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from letitloop.integration.atoms import IMMUTABLE, Opaque, atoms, own_fields, same
 
-__all__ = ["Grown", "Items", "Kept", "Newest", "Watched", "atoms"]
+__all__ = ["Grown", "Items", "Kept", "Newest", "Watched"]
 
-IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None), complex, Decimal, UUID, date, datetime, time, timedelta))
-_MOST = 4096
-_SMALL_INTS = 256
 LARGEST_KEPT = 64 << 20
 
 
@@ -54,77 +45,6 @@ class Newest(dict[K, V]):
             del self[next(iter(self))]
 
 
-class _Opaque(Exception):
-    """A value has parts whose changes cannot be told."""
-
-
-def atoms(value: Any, most: int = _MOST) -> list[Any] | None:
-    """Return the immutable objects that a value is made of, in their order; None if that cannot be told, or there are too many.
-
-    >>> atoms([7, {"a": "b"}]) == [list, 2, 7, dict, 1, "a", "b"]
-    True
-    """
-    found: list[Any] = []
-    try:
-        _collect(value, found, most)
-    except (_Opaque, RecursionError):
-        return None
-    return found
-
-
-def _collect(value: Any, found: list[Any], most: int) -> None:
-    cls = type(value)
-    if cls in IMMUTABLE or isinstance(value, Enum):
-        found.append(value)
-        return
-    if cls is list or cls is tuple:
-        found += (cls, _length(value))
-        _collect_all(value, found, most)
-    elif cls is dict:
-        found += (cls, _length(value))
-        _collect_all(value, found, most)
-        _collect_all(value.values(), found, most)
-    else:
-        found.append(cls)
-        _collect(_fields(value, cls), found, most)
-
-
-def _collect_all(items: Collection[Any], found: list[Any], most: int) -> None:
-    if len(found) + len(items) > most:
-        raise _Opaque
-    if IMMUTABLE.issuperset(map(type, items)):  # most are: without a line of Python an item
-        found += items
-        return
-    for item in items:
-        _collect(item, found, most)
-
-
-def _length(value: Any) -> object:
-    """Return a value's length as an object that is the same one next time."""
-    length = len(value)
-    return length if length <= _SMALL_INTS else sys.intern(str(length))
-
-
-def _fields(value: Any, cls: Any) -> dict[str, Any]:
-    fields = _own_fields(value, cls)
-    extra = getattr(value, "__pydantic_extra__", None)
-    return {**fields, "": extra} if extra else fields
-
-
-def _own_fields(value: Any, cls: Any) -> dict[str, Any]:
-    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
-    if base is not None and isinstance(value, base):
-        return value.__dict__  # type: ignore[no-any-return]  # every model has one
-    if hasattr(cls, "__dataclass_fields__") and not hasattr(cls, "__slots__"):
-        return value.__dict__  # type: ignore[no-any-return]  # every instance without slots has one
-    raise _Opaque
-
-
-def same(before: list[Any], now: list[Any] | None) -> bool:
-    """Tell whether two lists of atoms hold the very same objects."""
-    return now is not None and len(before) == len(now) and all(map(is_, before, now))
-
-
 class _Marks:
     """What the mutable items of a list were made of when they were recorded.
 
@@ -148,8 +68,8 @@ class _Marks:
     def add(self, item: Any) -> None:
         """Remember what an item is made of."""
         try:
-            fields = _own_fields(item, type(item))
-        except _Opaque:
+            fields = own_fields(item)
+        except Opaque:
             self._others.append((item, atoms(item)))
             return
         self._models.append(item)

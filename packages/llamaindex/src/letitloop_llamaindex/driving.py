@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from workflows.context.context_types import SerializedContext
+from workflows.context.state_store import InMemoryStateStore
 from workflows.errors import WorkflowCancelledByUser
 from workflows.events import (
     Event,
@@ -26,14 +28,20 @@ from workflows.runtime.types.ticks import TickAddEvent, TickSessionStart, TickSt
 
 from letitloop.codecs import default_codecs
 from letitloop.errors import Halt, RunHalted
+from letitloop.integration.sessions import entered
+from letitloop.runs.scope import restore
 from letitloop_llamaindex.folding import NOBODY, AlreadySent, Folded
+from letitloop_llamaindex.late import configuration_of
 from letitloop_llamaindex.serializers import ExactSerializer
 from letitloop_llamaindex.states import StateLog
 from letitloop_llamaindex.stores import CountingStore, attempt_of, current_attempt
 from letitloop_llamaindex.ticks import TickCodec
+from letitloop_llamaindex.traces import doing
 from letitloop_llamaindex.waiting import Waiting, came_from_outside
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from workflows.events import StartEvent
     from workflows.plugins.basic import AsyncioAdapterQueues
     from workflows.runtime.types.plugin import WorkflowRunFunction
@@ -41,8 +49,8 @@ if TYPE_CHECKING:
     from workflows.runtime.types.ticks import WorkflowTick
     from workflows.workflow import Workflow
 
-    from letitloop.runs.scope import Scope
     from letitloop_llamaindex.logs import RunLog
+    from letitloop_llamaindex.names import Names
 
 __all__ = ["Drive", "Stopped", "driving"]
 
@@ -65,9 +73,11 @@ class Drive:
         log: where it is recorded.
         workflow: whose run it is.
         run_id: the name that the framework knows it by.
+        names: of the tools of its runtime.
     """
 
-    def __init__(self, log: RunLog, workflow: Workflow, run_id: str) -> None:
+    def __init__(self, log: RunLog, workflow: Workflow, run_id: str, names: Names) -> None:
+        self.names = names
         self._log = log
         self._workflow = workflow
         self._run_id = run_id
@@ -121,6 +131,8 @@ class Drive:
             self._log.fail(exc)
             raise
         await self._log.finish({**await self._final(result), "asked": self._question(start_event)})
+        if not folded.started:
+            self.names.check_again()
         return result
 
     async def _resume(self, init_state: BrokerState, start_event: StartEvent | None) -> Folded:
@@ -129,18 +141,19 @@ class Drive:
         asked = _asked(start_event)
         begun = {"run_id": self._run_id, "broker": _continued(init_state)}
         begun = self._log.once("start", {"workflow": type(self._workflow).__qualname__, **asked}, begun)
+        for name, made_of in configuration_of(self._workflow).items():
+            self._log.once(name, made_of, None)
         if begun["broker"] is not None:
             recorded = SerializedContext.model_validate(begun["broker"])
             init_state = BrokerState.from_serialized(recorded, self._workflow, ExactSerializer())
         folded = Folded(init_state, begun["run_id"])
-        held: dict[str, int] = {}
         for record in self._log.ticks():
             if record["tick"] == "again":
                 folded.again()
                 continue
             self._codec.take_in(record["new"])
             self._state.apply(record.get("state", {}))
-            held = record.get("held", {}) if "state" in record else held
+            self._store.take_in(record)
             await folded.add(self._codec.decode(record["data"]))
             if "stream" in record:
                 self._show_again(self._codec.decode_value(record["stream"]))
@@ -148,7 +161,6 @@ class Drive:
             folded.again()
             await self._log.record({"tick": "again"}, wait=False)
         await self._state.restore(self._store)
-        self._store.held = held
         self._sent = folded.sent
         queues.init_state = folded.state
         if folded.stopped is None:
@@ -184,7 +196,8 @@ class Drive:
 
     async def _final(self, result: StopEvent) -> dict[str, Any]:
         codec = TickCodec()
-        final: dict[str, Any] = {"state": await StateLog(codec).changes(self._store)}
+        state = await InMemoryStateStore.get_state(self._store)
+        final: dict[str, Any] = {"state": await StateLog(codec).changes(state)}
         final["result"] = codec.encode_value(result, "result")
         final["stream"] = codec.encode_value(self._shown, "stream")
         return {"new": codec.take_new(), **final}
@@ -211,10 +224,14 @@ class Drive:
         if isinstance(tick, TickStepResult):
             attempt = self._attempts.pop(tick.invocation_id, "")
             if not any(isinstance(result, StepWorkerFailed) for result in tick.result):
-                self._store.forget(attempt)  # one that has failed may be what ends the run, and be tried again
-            record["state"] = await self._state.changes(self._store)
-            if held := self._store.in_flight():
+                # one that has failed may be what ends the run, and be tried again
+                waits = not any(isinstance(result, StepWorkerResult) for result in tick.result)
+                if self._store.end(attempt, waits=waits):
+                    record["waits" if waits else "ended"] = attempt
+            state = await InMemoryStateStore.get_state(self._store)
+            if held := self._store.take_new():  # before anything else happens: the state holds these, and no others
                 record["held"] = held
+            record["state"] = await self._state.changes(state)
             written = self._written.pop(tick.invocation_id, [])
             if written:
                 self._shown += written
@@ -240,10 +257,16 @@ class Drive:
             else:
                 logging.getLogger("letitloop").debug("letitloop: run %s: %s is not shown again", self._run_id, type(event).__name__)
 
-    def scope_of(self, step_name: str, state: StepWorkerState, retry: RetryAttempt) -> Scope:
-        """Return the scope of a step's attempt at one work item."""
+    @contextmanager
+    def executing(self, step_name: str, state: StepWorkerState, retry: RetryAttempt) -> Generator[None]:
+        """Make a step's attempt at one work item the place that the program is in, inside the block."""
         name = self._attempts[state.invocation_id] = attempt_of(step_name, state.work_item_id, retry.retry_number)
-        return self._log.step(name)
+        token = doing.set(self._store.begin(name))
+        try:
+            with entered(self._log.step(name)):
+                yield
+        finally:
+            restore(doing, token)
 
     def sends(self, tick: WorkflowTick) -> WorkflowTick:
         """Return what becomes of an event that a step sends: one that it sent in an earlier life has been delivered."""
@@ -266,7 +289,7 @@ class Drive:
     def begun(self, queues: AsyncioAdapterQueues) -> None:
         """Take the framework's queues for this run, and put a store of its own in them."""
         stock: Any = queues.state_store
-        queues.state_store = CountingStore(stock)
+        queues.state_store = CountingStore(stock, self._codec)
         self.queues = queues
 
     # --- its stream ----------------------------------------------------------------------------------------------------------

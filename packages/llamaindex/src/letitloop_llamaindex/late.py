@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from workflows.workflow import Workflow
 
-    from letitloop.integration.policies import Policies
+    from letitloop_llamaindex.names import Names
 
-__all__ = ["let_agents_take_a_runtime", "make_durable"]
+__all__ = ["configuration_of", "let_agents_take_a_runtime", "make_durable", "tools_of"]
 
 _AGENTS = "llama_index.core.agent.workflow.base_agent"
 
@@ -29,12 +29,33 @@ def let_agents_take_a_runtime() -> None:
         sys.meta_path.insert(0, _WhenImported())
 
 
-def make_durable(workflow: Workflow, policies: Policies) -> None:
+def make_durable(workflow: Workflow, names: Names) -> None:
     """Make an agent's models and tools durable; any other workflow is left as it is."""
     if _AGENTS in sys.modules:
         from letitloop_llamaindex import agents
 
-        agents.make_durable(workflow, policies)
+        agents.make_durable(workflow, names)
+
+
+def tools_of(workflow: Workflow) -> dict[str, bool] | None:
+    """Return the names of an agent's tools, and whether each has an effect of its own; None if only a run tells them.
+
+    There are none of another workflow; its steps may make agents, and call tools by hand.
+    """
+    if _AGENTS not in sys.modules:
+        return {}
+    from letitloop_llamaindex import agents
+
+    return agents.tools_of(workflow)
+
+
+def configuration_of(workflow: Workflow) -> dict[str, dict[str, object]]:
+    """Return what an agent is made of, by what it is a part of; nothing of any other workflow."""
+    if _AGENTS not in sys.modules:
+        return {}
+    from letitloop_llamaindex import agents
+
+    return agents.configuration_of(workflow)
 
 
 def _extend(module: Any) -> None:

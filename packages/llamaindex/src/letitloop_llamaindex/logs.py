@@ -11,6 +11,7 @@ from letitloop.errors import StepChanged
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import reopened, settled
 from letitloop.runs.drive_async import in_thread
+from letitloop.runs.history import describe_run
 from letitloop.runs.journal import Value
 from letitloop.runs.opening import Spec, open_run, prepare
 from letitloop.runs.scope import Scope, current, current_scope, restore
@@ -125,18 +126,29 @@ class RunLog:
         changed = tuple(name for name in {**recorded, **asked} if recorded.get(name) != asked.get(name))
         if not changed or self._options.on_change == "reuse":
             return True
-        if self._options.on_change == "rerun" and self._inside is None:
+        effects = self._effects() if self._options.on_change == "rerun" else []
+        if self._options.on_change == "rerun" and self._inside is None and not effects:
             self.finished = None
             self._spec = self._options.spec(self._run_id, on_complete="restart")
             await self.open()
             return False
+        taken_back = f"would take back effects that have happened ({', '.join(effects)}), so it is refused"
         raise StepChanged(
             f"run {self._run_id!r} is finished, and was asked something else: {', '.join(map(repr, changed))} differ. Nothing was "
-            'run here. Take another run_id; or on_change="rerun" runs it anew, and "reuse" returns the recorded result.',
+            f'run here. Take another run_id; or on_change="rerun" {taken_back if effects else "runs it anew"}, and "reuse" returns '
+            "the recorded result.",
             run_id=self._run_id,
             step="start",
             arguments=changed,
         )
+
+    def _effects(self) -> list[str]:
+        """Return the keys of the effects that the finished run has had."""
+        if self._inside is not None:
+            return []
+        opening = prepare(self._spec, (), {})
+        steps = describe_run(opening.store, opening.name, codecs=default_codecs).steps
+        return [step.key for step in steps if step.status == "effect"]
 
     @property
     def scope(self) -> Scope:

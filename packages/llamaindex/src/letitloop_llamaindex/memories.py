@@ -57,8 +57,18 @@ def register_with(codec: TickCodec) -> None:
 
     codec.codecs.register(ChatMessage, encode=message, decode=message_of, name="m")
     codec.codecs.register(ToolOutput, encode=output, decode=output_of, name="o")
-    codec.codecs.register(ChatMemoryBuffer, encode=_buffer, decode=lambda data: _buffer_of(codec, data))
-    codec.codecs.register(Memory, encode=lambda memory: _memory(codec, memory), decode=lambda data: _memory_of(codec, data))
+    codec.codecs.register(
+        ChatMemoryBuffer, encode=lambda memory: _buffer(_live(codec, memory)), decode=lambda data: _buffer_of(codec, data)
+    )
+    codec.codecs.register(
+        Memory, encode=lambda memory: _memory(codec, _live(codec, memory)), decode=lambda data: _memory_of(codec, data)
+    )
+
+
+def _live(codec: TickCodec, memory: Any) -> Any:
+    if codec.capturing:
+        raise UnencodableError("a chat memory is what it is now: it is not given to a step as it was.", path="", type_name="memory")
+    return memory
 
 
 # --- ChatMemoryBuffer --------------------------------------------------------------------------------------------------------

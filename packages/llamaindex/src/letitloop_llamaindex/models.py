@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from letitloop.runs.scope import Scope
 
-__all__ = ["is_durable", "wrap_llm"]
+__all__ = ["inner_llm", "is_durable", "model_of", "schema_of", "wrap_llm"]
 
 _SYNC = ("chat", "complete", "chat_with_tools")
 _ASYNC = ("achat", "acomplete", "achat_with_tools")
@@ -53,6 +53,11 @@ def is_durable(llm: object) -> bool:
     return _INNER in getattr(llm, "__dict__", {})
 
 
+def inner_llm(llm: Any) -> Any:
+    """Return the model that a durable one asks; any other one itself."""
+    return llm.__dict__[_INNER] if is_durable(llm) else llm
+
+
 def _methods(cls: Any) -> dict[str, Any]:
     kinds: list[tuple[tuple[str, ...], Callable[[str], Any]]] = [
         (_SYNC, _sync),
@@ -73,16 +78,18 @@ def _asked(llm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     names = ("tools", "user_msg", "messages") if name.endswith("with_tools") else ("messages",)
     given = {**dict(zip(names, args, strict=False)), **{_NAMES.get(key, key): value for key, value in kwargs.items()}}
     if "tools" in given:
-        given["tools"] = [_schema(tool) for tool in given["tools"]]
-    return {"model": _model(llm), "method": name.removeprefix("a"), **given}
+        given["tools"] = [schema_of(tool) for tool in given["tools"]]
+    return {"model": model_of(llm), "method": name.removeprefix("a"), **given}
 
 
-def _model(llm: Any) -> dict[str, Any]:
+def model_of(llm: Any) -> dict[str, Any]:
+    """Return what tells a model from another one."""
     settings = {name: getattr(llm, name, None) for name in ("system_prompt", "temperature", "max_tokens")}
     return {"class": llm.class_name(), **llm.metadata.model_dump(), **settings}
 
 
-def _schema(tool: Any) -> list[Any]:
+def schema_of(tool: Any) -> list[Any]:
+    """Return what a model is told of a tool."""
     return [tool.metadata.name, tool.metadata.description, tool.metadata.get_parameters_dict()]
 
 

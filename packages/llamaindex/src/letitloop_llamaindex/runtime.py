@@ -14,10 +14,10 @@ from workflows.runtime.types.results import RetryAttempt
 
 from letitloop.codecs import default_codecs
 from letitloop.integration.policies import Policies
-from letitloop.integration.sessions import entered
 from letitloop_llamaindex.driving import Drive, driving
 from letitloop_llamaindex.late import let_agents_take_a_runtime, make_durable
 from letitloop_llamaindex.logs import Options, RunLog
+from letitloop_llamaindex.names import Names
 from letitloop_llamaindex.serializers import ExactSerializer
 
 if TYPE_CHECKING:
@@ -89,13 +89,19 @@ class LetItLoopRuntime(BasicRuntime):
     ) -> None:
         super().__init__()
         self.policies = Policies(dict(tools or {}), default)
+        self.names = Names(self.policies)
         self._options = Options(store, sync, on_change)
         self._options.spec("checked")
         self._default_serializer = ExactSerializer()
         let_agents_take_a_runtime()
 
     def track_workflow(self, workflow: Workflow) -> None:
-        """Take no note of a workflow: none needs to be launched."""
+        """Note a workflow for the names of its tools alone: none needs to be launched."""
+        self.names.track(workflow)
+
+    def untrack_workflow(self, workflow: Workflow) -> None:
+        """Forget a workflow that has another runtime now."""
+        self.names.untrack(workflow)
 
     def register(self, workflow: Workflow) -> RegisteredWorkflow:
         """Return the workflow's functions, with what makes them durable."""
@@ -113,13 +119,15 @@ class LetItLoopRuntime(BasicRuntime):
         serializer: BaseSerializer | None = None,
     ) -> ExternalRunAdapter:
         """Begin a run, or go on with it."""
-        make_durable(workflow, self.policies)
+        make_durable(workflow, self.names)
+        self.names.track(workflow)
+        self.names.check()
         queues = self._queues.get(run_id)
         if queues is not None and queues.complete.done():
             del self._queues[run_id]  # it has ended in this process, and is run again
         inputs = default_codecs.fingerprint((start_event.to_dict() if start_event is not None else None,), {})
         log = RunLog(self._options, run_id, f"workflow {type(workflow).__qualname__} {inputs[:4].hex()}")
-        drive = Drive(log, workflow, run_id)
+        drive = Drive(log, workflow, run_id, self.names)
         token = driving.set(drive)
         try:
             adapter = super().run_workflow(run_id, workflow, init_state, start_event, serialized_state, serializer)
@@ -156,7 +164,7 @@ class LetItLoopRuntime(BasicRuntime):
         ) -> Any:
             drive = driving.get()
             assert drive is not None, "set by run_workflow"
-            with entered(drive.scope_of(step_name, state, retry)), self.registering():
+            with drive.executing(step_name, state, retry), self.registering():
                 return await stock(state, step_name, event, workflow, bound_events, retry)
 
         return worker

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from letitloop_llamaindex.ticks import TickCodec
 
-__all__ = ["StateLog", "Watch", "change"]
+__all__ = ["StateLog", "parts_of"]
 
 _WHOLE = ""
 """The key of a state that is a class of its own: such a state is recorded as a whole."""
@@ -30,13 +30,13 @@ class StateLog:
         self._codec = codec
         self._parts: dict[str, bytes] = {}
 
-    async def changes(self, store: StateStore[Any]) -> dict[str, bytes | None]:
+    async def changes(self, state: BaseModel) -> dict[str, bytes | None]:
         """Return what has changed: encoded values by key, None for a key that is gone.
 
         Raises:
             UnencodableError: a value cannot be recorded exactly.
         """
-        parts = await _parts(store)
+        parts = parts_of(state)
         if (memories := sys.modules.get("letitloop_llamaindex.memories")) is not None:
             for value in parts.values():
                 await memories.fetch(self._codec, value)
@@ -72,38 +72,6 @@ class StateLog:
         await store.set_state(values[_WHOLE] if _WHOLE in values else DictState(_data=values))
 
 
-async def _parts(store: StateStore[Any]) -> dict[str, Any]:
-    state: BaseModel = await store.get_state()
+def parts_of(state: BaseModel) -> dict[str, Any]:
+    """Return what a state is recorded by: its values by key; a state that is a class of its own as a whole."""
     return dict(state.items()) if type(state) is DictState else {_WHOLE: state}
-
-
-class Watch:
-    """What a piece of code changes in a state, as far as it can be recorded; what cannot is refused where the state is recorded."""
-
-    def __init__(self, store: StateStore[Any], codec: TickCodec) -> None:
-        self._store = store
-        self._codec = codec
-        self._before: dict[str, bytes] = {}
-
-    async def begin(self) -> None:
-        """Take in how the state is now."""
-        self._before = await self._encoded()
-
-    async def changed(self) -> dict[str, Any]:
-        """Return the values that are others now, by key."""
-        after, values = await self._encoded(), await _parts(self._store)
-        return {key: values[key] for key, body in after.items() if self._before.get(key) != body}
-
-    async def _encoded(self) -> dict[str, bytes]:
-        parts = await _parts(self._store)
-        return {key: self._codec.encode_value(value, key) for key, value in parts.items() if self._codec.can(value)}
-
-
-async def change(store: StateStore[Any], changed: dict[str, Any]) -> None:
-    """Make the changes that a :class:`Watch` saw."""
-    if _WHOLE in changed:
-        await store.set_state(changed[_WHOLE])
-        return
-    async with store.edit_state() as state:
-        for key, value in changed.items():
-            state[key] = value

@@ -10,7 +10,6 @@ messages are treated alike, wherever they stand: a history that grows is not rec
 
 from __future__ import annotations
 
-import copy
 import sys
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -25,6 +24,7 @@ from letitloop.codecs import Codecs
 from letitloop.codecs.classes import find
 from letitloop.codecs.ext import class_of
 from letitloop.errors import DecodeError, UnencodableError
+from letitloop.integration.atoms import atoms, same
 from letitloop.runs.failures import decode_failure, encode_failure
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class TickCodec:
         live: what the program has made again, by its name in the state (``memory``): what is decoded is put into these.
         fetched: of a chat memory that lies in a database, by its id, the messages that are recorded next.
         unpacked: of such a memory that was decoded, by its id, the memory and its messages.
+        capturing: whether :meth:`capture` encodes here.
     """
 
     def __init__(self) -> None:
@@ -104,10 +105,11 @@ class TickCodec:
         self._numbers: dict[bytes, int] = {}
         self._bodies: list[bytes] = []
         self._new: list[bytes] = []
-        self._seen: dict[tuple[bool, int], tuple[Any, Any, int]] = {}
+        self._seen: dict[tuple[bool, int], tuple[Any, list[Any], int]] = {}
         self._learned = False
         self.fetched: dict[int, Any] = {}
         self.unpacked: dict[int, Any] = {}
+        self.capturing = False
         for cls in (StepFailedEvent, WorkflowFailedEvent):
             self.codecs.register(cls, encode=self._take_apart, decode=self._maker(cls))
 
@@ -149,6 +151,19 @@ class TickCodec:
             if isinstance(item, Event) and "input" in vars(item)
             else self.remembered(item, encode, item=True)
         )
+
+    def capture(self, value: Any) -> bytes | None:
+        """Encode what a step reads, None if it cannot be given to it again.
+
+        That is what has no bytes, and chat memory: what is decoded of it is put into the memory that the program has.
+        """
+        self.capturing = True
+        try:
+            return self.encode_value(value, "value")
+        except UnencodableError:
+            return None
+        finally:
+            self.capturing = False
 
     def decode_value(self, data: Any) -> Any:
         """Decode what :meth:`encode_value` gave."""
@@ -195,16 +210,14 @@ class TickCodec:
         """Return the number of a value that comes again and again, as messages do; while it is as it was, it is encoded once."""
         place = item, id(value)  # a message that is an item of a list has two: of its bytes, and of the reference to them
         known = self._seen.get(place)
-        if known is not None and known[0] is value and known[1] == value:
+        made_of = atoms(value)
+        if known is not None and known[0] is value and same(known[1], made_of):
             return known[2]
         number = self.number(encode(value))
-        try:
-            before = copy.deepcopy(value)
-        except Exception:  # of any class
-            return number
-        if len(self._seen) >= _REMEMBERED:
-            self._seen.clear()
-        self._seen[place] = value, before, number
+        if made_of is not None:
+            if len(self._seen) >= _REMEMBERED:
+                self._seen.clear()
+            self._seen[place] = value, made_of, number
         return number
 
     def body(self, number: int) -> bytes:
@@ -289,14 +302,21 @@ class TickCodec:
 
     def _take_apart(self, event: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {**vars(event), "exception": encode_failure(event.exception, self.codecs)}
+        if "input_event" in fields:
+            fields["input_event"] = self._thin(fields["input_event"], "input_event")  # it may be the start event
         return {"fields": fields, "private": event.__pydantic_private__, "set": sorted(event.__pydantic_fields_set__)}
 
     def _maker(self, cls: Any) -> Callable[[Any], Any]:
         def make(recorded: Any) -> Any:
             fields = recorded["fields"]
             fields["exception"] = decode_failure(fields["exception"], self.codecs, "a step of this workflow")
-            event = cls.model_construct(set(recorded["set"]), **fields)
-            object.__setattr__(event, "__pydantic_private__", recorded["private"])
+            if "input_event" in fields:
+                fields["input_event"] = self._whole(fields["input_event"])
+            # not model_construct(): it asks such an event for what __getattr__ looks up in a private attribute, before there is one
+            event = cls.__new__(cls)
+            parts = {"dict": fields, "pydantic_fields_set": set(recorded["set"]), "pydantic_extra": None}
+            for name, part in {**parts, "pydantic_private": recorded["private"]}.items():
+                object.__setattr__(event, f"__{name}__", part)
             return event
 
         return make

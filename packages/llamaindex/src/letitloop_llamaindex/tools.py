@@ -13,18 +13,22 @@ from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolMe
 from letitloop.effects.guard import Effect
 from letitloop.errors import InvalidArgument
 from letitloop.integration.policies import Policies, atool_call, tool_call
-from letitloop.runs.scope import find_scope
+from letitloop.runs.run import Call
+from letitloop.runs.scope import current_scope, find_scope, restore
+from letitloop_llamaindex.driving import driving
 from letitloop_llamaindex.leaves import letting_waits_through, reaching_the_caller
-from letitloop_llamaindex.states import Watch, change
-from letitloop_llamaindex.ticks import TickCodec
+from letitloop_llamaindex.traces import doing
+from letitloop_llamaindex.writes import Watch, watching
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from letitloop.effects.guard import BoundEffect
     from letitloop.integration.policies import Policy
+    from letitloop.runs.scope import Scope
+    from letitloop_llamaindex.stores import CountingStore
 
-__all__ = ["durable_tools", "wrap_tool"]
+__all__ = ["durable_tools", "has_effect", "wrap_tool"]
 
 _INNER = "_letitloop_inner"
 _classes: dict[tuple[type, type], type] = {}
@@ -50,10 +54,14 @@ def _tool(tool: Any) -> AsyncBaseTool:
     raise InvalidArgument(f"durable_tool was given {type(tool).__name__}, which is no tool of llama-index-core and no function.")
 
 
+def has_effect(tool: BaseTool) -> bool:
+    """Tell whether a tool's function is decorated with an effect."""
+    return isinstance(getattr(_function(tool), "effect", None), Effect)
+
+
 def _made(tool: AsyncBaseTool, policy: Policy, *, agents: bool) -> AsyncBaseTool:
-    own_policy = getattr(_function(tool), "effect", None)
-    if isinstance(own_policy, Effect):  # a function that was decorated: the same effect, with what it raises told apart
-        policy = own_policy
+    if has_effect(tool):  # the same effect, with what it raises told apart
+        policy = _function(tool).effect
     if _INNER in vars(tool) or policy == "rerun" or _is_handoff(tool):
         return tool
     kind = _Guarded if isinstance(policy, Effect) else _Recorded
@@ -98,6 +106,29 @@ class _Settings:
         given = {f"argument {position}": value for position, value in enumerate(args)}
         return {**given, **{name: value for name, value in kwargs.items() if name != self.context}}
 
+    def store(self, kwargs: dict[str, Any], scope: Scope) -> CountingStore | None:
+        """Return the store of the run whose step makes a call, None where it writes in none."""
+        attempt, watch = doing.get(), watching.get()
+        watched = not isinstance(scope, Call) or (watch is not None and watch.call is scope)
+        store = attempt.store if attempt is not None and watched else None
+        if self.context in kwargs and kwargs[self.context].store is not store:
+            raise InvalidArgument(
+                f"durable_tool {self.name!r} was given a context of another run than that of the step that calls it, so what it "
+                "writes in the state could not be recorded. It was not called. Give the workflow LetItLoopRuntime, and call the "
+                "tool in a step of it that is no letitloop.step; or give the tool the policy 'rerun'."
+            )
+        return store
+
+    def tell_names(self) -> None:
+        """Tell the runtime of a tool that is called by hand; those of agents are known to it.
+
+        Raises:
+            InvalidArgument: it has another policy for it.
+        """
+        drive = driving.get()
+        if drive is not None and not self.agents:
+            drive.names.called(self.name, self.policy)
+
     async def acall(self, call: Awaitable[Any]) -> Any:
         return await (reaching_the_caller(call) if self.agents else call)
 
@@ -111,35 +142,43 @@ class _Recorded:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         mine: _Settings = vars(self)[_INNER]
         scope = find_scope("durable_tool", mine.name)
+        mine.tell_names()
         work = lambda: mine.tool.call(*args, **kwargs)  # noqa: E731 - what is done
         return tool_call(scope, mine.name, "record", mine.arguments(args, kwargs), work)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         mine: _Settings = vars(self)[_INNER]
         scope = find_scope("durable_tool", mine.name)
+        mine.tell_names()
         asked = mine.arguments(args, kwargs)
-        store = kwargs[mine.context].store if mine.context in kwargs else None
+        store = mine.store(kwargs, scope)
         applied = False
 
         async def act() -> Any:
             nonlocal applied
             applied = True
-            if store is None:
-                return await mine.tool.acall(*args, **kwargs)
-            watch = Watch(store, TickCodec())
-            await watch.begin()
-            output = await mine.tool.acall(*args, **kwargs)
-            return {"output": output, "state": await watch.changed()}
+            return await _watched(store, mine.tool.acall(*args, **kwargs))
 
         async def recorded(work: Callable[[Any], Awaitable[Any]]) -> Any:
             return await atool_call(scope, mine.name, "record", asked, lambda: work(act))
 
         answer = await mine.acall(letting_waits_through(recorded))
-        if store is None:
-            return answer
-        if not applied:
-            await change(store, answer["state"])
-        return answer["output"]
+        if store is not None and not applied:
+            for place, write in answer["writes"]:
+                await store.write_again(write, place)
+        return answer if store is None else answer["output"]
+
+
+async def _watched(store: CountingStore | None, call: Awaitable[Any]) -> Any:
+    """Make a call, and return what is recorded of it: with what it writes in the workflow's state, if there is one."""
+    if store is None:
+        return await call
+    watch = Watch(current_scope())
+    token = watching.set(watch)
+    try:
+        return {"output": await call, "writes": await watch.writes(store)}
+    finally:
+        restore(watching, token)
 
 
 # --- effect ------------------------------------------------------------------------------------------------------------------
@@ -151,12 +190,14 @@ class _Guarded:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         mine: _Settings = vars(self)[_INNER]
         assert mine.bound is not None, "it has an effect"
+        mine.tell_names()
         return _output(self, kwargs, mine.bound.call(*args, **_validated(mine, kwargs)))
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         mine: _Settings = vars(self)[_INNER]
         bound = mine.bound
         assert bound is not None, "it has an effect"
+        mine.tell_names()
         arguments = _validated(mine, kwargs)
 
         async def act() -> Any:
