@@ -49,7 +49,7 @@ def atoms(value: Any, most: int = _MOST) -> list[Any] | None:
 
 
 def _collect(value: Any, found: list[Any], most: int) -> None:
-    cls: Any = type(value)
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anybody's value
     kind = _kinds.get(cls) or _kind(cls)
     if kind == "atom":
         found.append(value)
@@ -122,7 +122,7 @@ def own_fields(value: Any) -> dict[str, Any]:
     Raises:
         Opaque: it has none, or parts besides it.
     """
-    cls: Any = type(value)
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anybody's value
     if (_kinds.get(cls) or _kind(cls)) not in ("model", "fields"):
         raise Opaque
     return value.__dict__  # type: ignore[no-any-return]  # every such instance has one
