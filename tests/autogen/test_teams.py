@@ -33,6 +33,8 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from letitloop import Ledger, StepChanged, UnknownOutcome, effect, step
 from letitloop.adapters.autogen import AutoGenStateSerializer
+from letitloop.runs.history import list_runs
+from letitloop.store.directory import DirectoryStore
 from letitloop_autogen.streams import _let_go
 from tests.autogen.scripted import INFO, Scripted, call, results, said
 from tests.effects.bank import Bank
@@ -539,3 +541,18 @@ async def test_teams_are_what_they_were(begin):
     assert team._participants == participants
     assert type(agent._model_client) is ReplayChatCompletionClient
     assert "run" not in vars(agent)
+
+
+async def test_a_session_is_finished_when_its_runs_are(tmp_path):
+    store = DirectoryStore(tmp_path)
+    for answers in ([], ["hi"]):  # a model that fails, and the next life
+        durability = AutoGenStateSerializer(session_id="listed", store=store)
+        agent = durability.wrap_agent(AssistantAgent("clerk", ReplayChatCompletionClient(answers)))
+        if answers:
+            await agent.run(task="hello")
+        else:
+            with pytest.raises(Exception, match="No more mock responses"):
+                await agent.run(task="hello")
+        durability.close()
+        (run,) = list_runs(store)
+        assert run.status == ("finished" if answers else "interrupted")

@@ -19,6 +19,8 @@ from pydantic import BaseModel
 from letitloop import Trusted, durable, effect, effect_context
 from letitloop.adapters.crewai import CrewAIDurabilityHandler, wrap_crew
 from letitloop.errors import InvalidArgument
+from letitloop.runs.history import list_runs
+from letitloop.store.directory import DirectoryStore
 from letitloop_crewai.driving import title
 from letitloop_crewai.handler import _owners
 from tests.effects.bank import Bank
@@ -446,3 +448,26 @@ def test_a_shared_tool_hides_its_trusted_parameters_whoever_wraps_it_first(lives
         handler.unwrap()
         handler.close()
     assert set(pay.args_schema.model_fields) == {"number", "account"}
+
+
+def test_a_session_is_finished_when_its_kickoffs_are(tmp_path):
+    store = DirectoryStore(tmp_path)
+    for dies in (True, False):
+
+        def script(messages, options, dies=dies):
+            if dies:
+                raise Died
+            return final("done")
+
+        agent = Agent(role="clerk", goal="g", backstory="b", llm=Scripted(script))
+        handler = CrewAIDurabilityHandler("listed", store=store)
+        crew = handler.wrap_crew(Crew(agents=[agent], tasks=[Task(description="d", expected_output="e", agent=agent)]))
+        if dies:
+            with pytest.raises(Died):
+                crew.kickoff()
+        else:
+            assert crew.kickoff().raw == "done"
+        handler.unwrap()
+        handler.close()
+        (run,) = list_runs(store)
+        assert run.status == ("interrupted" if dies else "finished")

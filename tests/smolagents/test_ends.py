@@ -7,6 +7,8 @@ from smolagents import AgentError, CodeAgent, ToolCallingAgent
 from smolagents.utils import AgentGenerationError
 
 from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent
+from letitloop.runs.history import list_runs
+from letitloop.store.directory import DirectoryStore
 from tests.smolagents.conftest import Died
 from tests.smolagents.scripted import Probe, Script, calls, code
 
@@ -346,3 +348,18 @@ def test_a_failure_says_that_it_is_replaying(next_life):
         agent.run("go")
         assert [step._lil_replayed for step in seen] == [replayed, replayed]
         next_life()
+
+
+def test_a_session_is_finished_when_its_runs_are(tmp_path):
+    store = DirectoryStore(tmp_path)
+    for die in (1, 0):
+        callback = SmolagentsWALCallback(session_id="listed", store=store)
+        agent = CodeAgent(tools=[], model=Mortal([code("final_answer(1)")], die), step_callbacks=[callback], **QUIET)
+        if die:
+            with pytest.raises(Died):
+                agent.run("go")
+        else:
+            assert agent.run("go") == 1
+        callback.close()
+        (run,) = list_runs(store)
+        assert run.status == ("interrupted" if die else "finished")

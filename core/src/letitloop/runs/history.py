@@ -242,8 +242,9 @@ _LAST = ("result", "over", "cancelled")
 def _every_part_ended(steps: list[StepInfo]) -> bool:
     """Tell whether all that was begun in a session has come to its end. A session itself has none: it can always go on."""
     done = {step.key for step in steps if step.status == "ok"}
-    parts = {step.key.partition("/")[0].removeprefix("run ") for step in steps}
-    return bool(parts) and all(any(f"{part}/{last}" in done for last in _LAST) for part in parts)
+    broken_off = {step.key.partition("/")[0] for step in steps if step.key.partition("/")[2].startswith("interrupted ")}
+    parts = {step.key.partition("/")[0].removeprefix("run ") for step in steps} - broken_off
+    return bool(steps) and all(any(f"{part}/{last}" in done for last in _LAST) for part in parts)
 
 
 def _read_life(info: RunInfo, entry: Entry, view: View, codecs: Codecs) -> None:
