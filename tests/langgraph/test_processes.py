@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from letitloop.errors import LogLocked
-from letitloop_langgraph import LetItLoopCheckpointSaver, ThreadConflict
+from letitloop_langgraph import LetItLoopCheckpointSaver, ThreadConflict, room
 from tests.langgraph import forked
 from tests.langgraph.test_saver import at, put
 
@@ -67,6 +67,16 @@ def start(tmp_path):
         one.process.kill()
 
 
+def strangers(store, **options):
+    """Return two savers that share nothing but the store, as those of two processes do."""
+    both = []
+    for _ in range(2):
+        room._rooms.clear()
+        both.append(LetItLoopCheckpointSaver(store=store, **options))
+        assert both[-1].room is not both[0].room or len(both) == 1
+    return both
+
+
 def test_a_stale_run_of_another_process_is_a_conflict_and_loses_nothing(start, tmp_path):
     slow = start("""
         def node(state):
@@ -93,9 +103,7 @@ def test_a_stale_run_of_another_process_is_a_conflict_and_loses_nothing(start, t
 
 
 def test_two_that_begin_a_thread_at_once_are_a_conflict_for_the_second(tmp_path):
-    mine, theirs = (
-        LetItLoopCheckpointSaver(store=tmp_path, sync=sync, patience=5) for sync in ("power", "process")
-    )  # nothing is shared
+    mine, theirs = strangers(tmp_path, patience=5)
     running = {"configurable": {**at()["configurable"], "__pregel_runtime": None}}
     assert mine.get_tuple(running) is None
     put(theirs, at(), {"x": 1}, "a")
@@ -108,7 +116,7 @@ def test_two_that_begin_a_thread_at_once_are_a_conflict_for_the_second(tmp_path)
 
 
 def test_a_graph_does_not_begin_in_a_thread_that_another_process_holds(tmp_path):
-    mine, theirs = (LetItLoopCheckpointSaver(store=tmp_path, sync=sync, patience=0.05) for sync in ("power", "process"))
+    mine, theirs = strangers(tmp_path, patience=0.05)
     put(theirs, at(), {"x": 1}, "a")
     thread = theirs.room.thread("1")
     thread.enter()

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import CachePolicy
 
 from letitloop import MemoryStore
-from letitloop.adapters.langgraph import LetItLoopCache, LetItLoopStore
+from letitloop.adapters.langgraph import LetItLoopCache, LetItLoopCheckpointSaver, LetItLoopStore
 from letitloop.errors import UnencodableError
 
 
@@ -180,3 +180,31 @@ def test_a_cached_node_is_not_run_again_in_another_process(where):
     assert app.invoke({"n": 2}) == {"n": 3}
     assert len(calls) == 2
     second.close()
+
+
+@pytest.mark.parametrize("name", ["store:memory", "cache:cache"])
+def test_a_thread_may_have_the_name_of_the_memory_or_of_the_cache(where, name):
+    memory, cache = LetItLoopStore(store=where), LetItLoopCache(store=where)
+    memory.put(("users",), "ada", {"likes": "blue"})
+    cache.set({(("node",), "key"): ("value", None)})
+    memory.close()
+    cache.close()
+    saver = LetItLoopCheckpointSaver(store=where)
+    assert list(saver.list(None)) == []
+    saver.delete_thread(name)
+    graph = StateGraph(Text)
+    graph.add_node("node", lambda state: {"text": "thread"})
+    graph.add_edge(START, "node")
+    app, config = graph.compile(checkpointer=saver), {"configurable": {"thread_id": name}}
+    app.invoke({"text": ""}, config)
+    assert saver.room.ids() == [name]
+    saver.close()
+    assert LetItLoopStore(store=where).get(("users",), "ada").value == {"likes": "blue"}
+    assert LetItLoopCache(store=where).get([(("node",), "key")]) == {(("node",), "key"): "value"}
+    assert app.get_state(config).values == {"text": "thread"}
+    saver.delete_thread(name)
+    assert saver.room.ids() == []
+
+
+class Text(TypedDict):
+    text: str

@@ -8,15 +8,22 @@ import operator
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Annotated, TypedDict
 
 import pytest
 from langgraph.graph import START, StateGraph
+from langgraph.types import RetryPolicy
 
 from letitloop import UnknownOutcome, async_step, step
+from letitloop.runs.run import Run
 from letitloop.store.directory import DirectoryStore
-from letitloop_langgraph import LetItLoopCheckpointSaver, LetItLoopStore, durable_config, room
+from letitloop_langgraph import LetItLoopCheckpointSaver, LetItLoopStore, durable_config, lease, room
 from letitloop_langgraph.lease import ROOM, log_name
+from letitloop_langgraph.resolver import current_place
+from letitloop_langgraph.thread import Thread
+from tests.langgraph.test_steps import restarted
 
 
 class State(TypedDict, total=False):
@@ -197,6 +204,220 @@ def test_a_saver_for_each_request_shares_what_is_open(tmp_path):
         del saver
         gc.collect()
     assert len(rooms) == 1
+
+
+def used_before(saver, name="t"):
+    """Let a thread have steps of earlier checkpoints on record, which go when it is pruned."""
+    app = compiled(saver, [(START, "one"), ("one", "two")], one=early, two=early)
+    app.invoke({"xs": []}, thread(name))
+    saver.close()
+
+
+def early(state):
+    return {"xs": [step("work", str.upper, "early")]}
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_step_that_is_asked_for_while_the_log_is_made_smaller_waits_for_its_end(tmp_path, monkeypatch, way):
+    saver = LetItLoopCheckpointSaver(store=tmp_path)
+    used_before(saver)
+    asking, held, answered, said = threading.Event(), threading.Event(), threading.Event(), []
+    stock_recall, stock_rewritten = Run.recall, Thread.rewritten
+
+    def recall(run, call):
+        if call.name == "late":
+            asking.set()
+            assert held.wait(60)  # the file has been exchanged, and the journal not yet
+        try:
+            return stock_recall(run, call)
+        finally:
+            if call.name == "late":
+                said.append("recalled")
+                answered.set()
+
+    def rewritten(thread):
+        held.set()
+        answered.wait(0.5)  # in vain: the step waits for this to end
+        stock_rewritten(thread)
+        said.append("rewritten")
+
+    monkeypatch.setattr(Run, "recall", recall)
+    monkeypatch.setattr(Thread, "rewritten", rewritten)
+
+    def node(state):
+        return {"xs": [step("late", str.upper, "late")]}
+
+    async def later(state):
+        return {"xs": [await async_step("late", str.upper, "late")]}
+
+    app = compiled(saver, [(START, "node")], node=node if way == "sync" else later)
+    invoke = app.invoke if way == "sync" else lambda *args, **options: asyncio.run(app.ainvoke(*args, **options))
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(invoke, {"xs": []}, thread("t"), durability="sync")
+        assert asking.wait(60)
+        saver.prune(["t"])
+        assert result.result(60)["xs"][-1] == "LATE"
+    assert said == ["rewritten", "recalled"]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("new_checkpoints", [False, True])
+def test_a_task_under_way_keeps_its_steps_and_answers_none_twice_when_its_thread_is_pruned(tmp_path, way, new_checkpoints):
+    saver = LetItLoopCheckpointSaver(store=tmp_path)
+    used_before(saver)
+    calls, broken = [], [True]
+
+    def work(what):
+        calls.append(what)
+        return len(calls)
+
+    def prune():
+        if new_checkpoints:
+            saver.delete_for_runs(["r"])  # that of the task itself goes as well
+        saver.prune(["t"])
+
+    def node(state):
+        done = []
+        for _ in range(3):
+            done.append(step("work", work, "early"))
+            prune()
+        if broken:
+            broken.clear()
+            raise ConnectionError
+        return {"xs": [str(done)]}
+
+    async def later(state):
+        done = []
+        for _ in range(3):
+            done.append(await async_step("work", work, "early"))
+            await asyncio.to_thread(prune)
+        if broken:
+            broken.clear()
+            raise ConnectionError
+        return {"xs": [str(done)]}
+
+    graph = StateGraph(State)
+    retry = RetryPolicy(initial_interval=0, jitter=False)
+    graph.add_node("node", node if way == "sync" else later, retry_policy=retry)
+    graph.add_edge(START, "node")
+    app = graph.compile(checkpointer=saver)
+    config = {**thread("t"), "metadata": {"run_id": "r"}}
+    options = {"durability": "sync"}
+    invoke = app.invoke if way == "sync" else lambda *args, **more: asyncio.run(app.ainvoke(*args, **more))
+    assert invoke({"xs": []}, config, **options)["xs"][-1] == "[1, 2, 3]"
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_steps_whose_checkpoint_was_on_its_way_when_the_thread_was_pruned_stay(tmp_path, mode):
+    class Held(LetItLoopCheckpointSaver):
+        gate = threading.Event()
+
+        def put(self, *args):
+            if mode == "async":
+                assert self.gate.wait(60)
+            return super().put(*args)
+
+    saver = Held(store=tmp_path)
+    saver.gate.set()
+    used_before(saver)
+    calls, broken = [], [True]
+
+    def node(state):
+        assert current_place() is not None
+        saver.prune(["t"])
+        saver.gate.set()
+        done = step("work", calls.append, "once")
+        if broken:
+            broken.clear()
+            raise OSError("the network")
+        return {"xs": [str(done)]}
+
+    app = compiled(saver, [(START, "node")], node=node)
+    saver.gate.clear()
+    with pytest.raises(OSError, match="network"):
+        app.invoke({"xs": []}, thread("t"), durability=mode)
+    for _ in range(2):
+        restarted(saver)
+        saver.prune(["t"])
+    app.invoke(None, thread("t"))
+    assert calls == ["once"]
+
+
+def test_a_failure_that_is_recorded_after_the_thread_was_pruned_is_tried_again(tmp_path):
+    saver = LetItLoopCheckpointSaver(store=tmp_path)
+    used_before(saver)
+    tries, pruned, failed = [], threading.Event(), threading.Event()
+
+    def slow():
+        saver.prune(["t"])
+        pruned.set()
+        assert failed.wait(60)
+        return "slow"
+
+    def flaky():
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError
+        return "ok"
+
+    def node(state):
+        if tries:
+            return {"xs": [step("slow", slow), step("flaky", flaky)]}
+        with ThreadPoolExecutor(1) as pool:
+            going = pool.submit(copy_context().run, step, "slow", slow)
+            assert pruned.wait(60)
+            try:
+                return {"xs": [step("flaky", flaky)]}
+            finally:
+                failed.set()
+                going.result(60)
+
+    app = compiled(saver, [(START, "node")], node=node)
+    with pytest.raises(ConnectionError):
+        app.invoke({"xs": []}, thread("t"), durability="sync")
+    restarted(saver)
+    assert app.invoke(None, thread("t"))["xs"][-2:] == ["slow", "ok"]
+
+
+def test_savers_of_other_levels_share_what_is_open_and_the_stronger_one_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "IDLE", 600.0)
+    weak = LetItLoopCheckpointSaver(store=tmp_path, sync="process")
+    synced, sync = [], weak.store._fs.sync
+
+    def counted(fs, handle):
+        log = weak.room.thread("t").log
+        if log is not None and handle == log._handle:  # not that of another test, which is closed meanwhile
+            synced.append(handle)
+        return sync(handle)
+
+    async def later(state):
+        return {"xs": [await async_step("one", str, 1)]}
+
+    def invoked(saver, way):
+        """Return how often an invocation had to wait for the disk."""
+        app = compiled(saver, [(START, "node")], node=(lambda state: {"xs": [step("one", str, 1)]}) if way == "sync" else later)
+        synced.clear()
+        if way == "sync":
+            app.invoke({"xs": []}, thread("t"))
+        else:
+            asyncio.run(app.ainvoke({"xs": []}, thread("t")))
+        return len(synced)
+
+    for way in ("sync", "async"):
+        invoked(weak, way)  # opens the log, and makes what async code waits with
+    monkeypatch.setattr(type(weak.store._fs), "sync", counted)
+    assert [invoked(weak, way) for way in ("sync", "async")] == [0, 0]
+    log = weak.room.thread("t").log
+    strong = LetItLoopCheckpointSaver(store=tmp_path, sync="power")
+    for way in ("sync", "async"):
+        for saver in (strong, weak):
+            assert invoked(saver, way) >= 3  # two checkpoints and a step
+    assert weak.room is strong.room
+    assert weak.room.thread("t").log is log is not None
+    weak.close()
+    assert invoked(weak, "sync") >= 3
+    assert LetItLoopCheckpointSaver(store=tmp_path, sync="process").room is weak.room
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -11,7 +11,7 @@ import sys
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from operator import is_
+from operator import attrgetter, is_
 from uuid import UUID
 
 TYPE_CHECKING = False
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-__all__ = ["IMMUTABLE", "Opaque", "atoms", "own_fields", "same"]
+__all__ = ["IMMUTABLE", "Opaque", "atoms", "beside_fields", "own_fields", "parts_beside", "same"]
 
 IMMUTABLE: frozenset[type] = frozenset(
     (str, int, float, bool, bytes, type(None), complex, Decimal, UUID, date, datetime, time, timedelta)
 )
 _MOST = 4096
 _SMALL_INTS = 256
-_CONTAINERS = (list, dict, tuple, set, frozenset, str, bytes, bytearray, int, float)
-"""What a class may add fields to: what such an instance holds besides them is in no field."""
+_HEAP_TYPE = 1 << 9
+"""In a class's flags: it was made by a class statement (``Py_TPFLAGS_HEAPTYPE``)."""
 
 
 class Opaque(Exception):
@@ -62,11 +62,13 @@ def _collect(value: Any, found: list[Any], most: int) -> None:
     elif kind == "fields":
         _collect_dict(value.__dict__, found, most)
     elif kind == "model":
+        extra, private, given = beside_fields(value)
         _collect_dict(value.__dict__, found, most)
-        for part in (value.__pydantic_extra__, value.__pydantic_private__):
+        for part in (extra, private):
             found.append(None)  # one that is empty and one that is not there are no difference
             if part:
                 _collect_dict(part, found, most)
+        _collect_all(sorted(given), found, most)
     else:
         raise Opaque
 
@@ -97,14 +99,16 @@ _MOST_KINDS = 4096
 def _kind(cls: Any) -> str:
     """Return what instances of a class are made of."""
     base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
+    kind = "opaque"
     if issubclass(cls, Enum):
         kind = "atom"
+    elif any(not one.__flags__ & _HEAP_TYPE for one in cls.__mro__ if one is not object):
+        pass  # a part of it is a list, a dict, a text: what such an instance holds is in no field
     elif base is not None and issubclass(cls, base):
-        kind = "model"
-    elif hasattr(cls, "__dataclass_fields__") and not hasattr(cls, "__slots__") and not issubclass(cls, _CONTAINERS):
+        own = [one for one in cls.__mro__ if one.__module__.partition(".")[0] != "pydantic"]
+        kind = "opaque" if any(one.__dict__.get("__slots__") for one in own) else "model"
+    elif hasattr(cls, "__dataclass_fields__") and not hasattr(cls, "__slots__"):
         kind = "fields"
-    else:
-        kind = "opaque"
     if len(_kinds) < _MOST_KINDS:  # a program may make classes without end
         _kinds[cls] = kind
     return kind
@@ -126,6 +130,25 @@ def own_fields(value: Any) -> dict[str, Any]:
     if (_kinds.get(cls) or _kind(cls)) not in ("model", "fields"):
         raise Opaque
     return value.__dict__  # type: ignore[no-any-return]  # every such instance has one
+
+
+parts_beside = attrgetter("__pydantic_extra__", "__pydantic_private__", "__pydantic_fields_set__")
+"""What pydantic keeps of a model beside its fields."""
+
+
+def beside_fields(value: Any) -> tuple[Any, ...]:
+    """Return :data:`parts_beside` of a model, nothing of another instance.
+
+    Raises:
+        Opaque: it is a model that was never initialised.
+    """
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anybody's value
+    if _kinds.get(cls) != "model":
+        return ()
+    try:
+        return parts_beside(value)
+    except AttributeError:
+        raise Opaque from None
 
 
 def same(before: list[Any], now: list[Any] | None) -> bool:

@@ -536,6 +536,10 @@ class Log:
         """Whether an append waits for a sync by default: the level is ``"power"``."""
         return self._power
 
+    def survive_power_cuts(self) -> None:
+        """Raise the level to ``"power"``: for what is appended from here on."""
+        self._power = True
+
     def head(self) -> tuple[bytes, int, bytes]:
         """Return the log's uuid, its number of records and the seal's last tag (empty without a seal)."""
         with self._guard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from letitloop.runs.records import EFFECT, START
+from letitloop.wal.format import Entry
 from letitloop_langgraph.contents import INLINE, PIECES, WRITTEN, Contents
 from letitloop_langgraph.history import needed_ancestors
 from letitloop_langgraph.records import BLOB, DROP, pack, short, whole
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from letitloop.wal.format import Entry
     from letitloop_langgraph.thread import Thread
 
 __all__ = ["drop", "keep_latest", "over_limit", "shrink"]
@@ -138,14 +138,17 @@ def _kept_steps(thread: Thread, entries: Iterable[Entry]) -> set[int]:
     index = thread.index
     newest = index.latest("")
     going_on = f"exit {'start' if newest is None else newest.id}/".encode()  # a run in exit mode that was killed
+    in_use = thread.places.paths_in_use()  # of tasks whose checkpoint is on its way, comes at the end, or was deleted under them
     prefixes: list[bytes] = []
     kept: set[int] = set()
     for (ns, identity), paths in list(index.places.items()):
-        if identity in index.checkpoints.get(ns, {}) or any(path.startswith(going_on) for path in paths):
-            prefixes += paths
-            kept |= {id(entry) for entry in paths.values()}
-        else:
+        if identity not in index.checkpoints.get(ns, {}) and not any(path.startswith(going_on) for path in paths):
+            for path in paths.keys() - in_use:
+                del paths[path]
+        if not paths:
             del index.places[ns, identity]
+        prefixes += paths
+        kept |= {id(entry) for entry in paths.values()}
     if not prefixes:
         return set()
     within = tuple(prefixes)
@@ -156,9 +159,9 @@ def _kept_steps(thread: Thread, entries: Iterable[Entry]) -> set[int]:
     }
 
 
-def _leave_places(entries: Iterable[Entry], kept: set[int]) -> None:
-    """Let what goes stand as an empty record: steps' records name others by their number."""
-    for entry in entries:
+def _leave_places(entries: list[Entry], kept: set[int]) -> None:
+    """Let empty records stand for what goes: steps' records, and steps under way, name others by their number."""
+    for at, entry in enumerate(entries):
         if id(entry) not in kept and entry.kind != START:
-            entry.kind, entry.key, entry.size = 255, b"", 0
-            kept.add(id(entry))
+            empty = entries[at] = Entry(255, b"", entry.offset, 0, entry.seq)  # another object: some may still hold the record's
+            kept.add(id(empty))

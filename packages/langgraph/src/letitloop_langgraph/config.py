@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage
 from langgraph.types import Command
 
-from letitloop.codecs import default_codecs
+from letitloop.codecs import classes, default_codecs
+from letitloop.codecs.ext import Refused
 from letitloop.errors import InvalidArgument
 from letitloop_langgraph.errors import InputsChanged
 
@@ -41,7 +42,7 @@ def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", *
         A config for ``invoke``, ``stream`` and their async twins.
 
     Raises:
-        InvalidArgument: the name of the run is no text.
+        InvalidArgument: the name of the run is no text that a checkpoint's metadata can hold.
 
     Example:
         >>> config = durable_config("thread-1", {"question": "2 + 2"})
@@ -50,6 +51,11 @@ def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", *
     """
     if not isinstance(run, str):
         raise InvalidArgument(f"durable_config(run={run!r}): it is a text. Nothing was run.")
+    if "\0" in run or any("\ud800" <= char <= "\udfff" for char in run):
+        raise InvalidArgument(
+            f"durable_config(run={run!r}): a checkpoint's metadata cannot hold NUL characters or lone surrogates, so the run would "
+            "not be recognised when the script is run again. Nothing was run."
+        )
     metadata: dict[str, Any] = {**more.pop("metadata", {}), "run_id": f"letitloop:{run}" if run else "letitloop"}
     if inputs is not None and not isinstance(inputs, Command):
         metadata[INPUTS] = default_codecs.fingerprint((without_ids(inputs),), {})[:16].hex()
@@ -71,7 +77,26 @@ def without_ids(value: Any) -> Any:
         return [without_ids(item) for item in value]
     if type(value) is dict:
         return {name: without_ids(item) for name, item in value.items()}
-    return value
+    parts = _parts(value)
+    return without_ids(parts) if _holds_messages(parts) else value
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what a state that is an instance is made of: of a dataclass, a pydantic model, an attrs class, a named tuple."""
+    cls: type = type(value)
+    try:
+        spec = classes.describe(cls)
+        return [] if spec is None or spec.kind == classes.ENUM else classes.stable_body(spec, classes.explode(spec, value)[1])
+    except Refused:
+        return []
+
+
+def _holds_messages(value: Any) -> bool:
+    if isinstance(value, BaseMessage):
+        return True
+    if type(value) is dict:
+        value = list(value.values())
+    return any(map(_holds_messages, value if type(value) in (list, tuple) else _parts(value)))
 
 
 def check_inputs(contents: Contents, stored: Stored, wanted: Mapping[str, Any]) -> None:

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from letitloop.codecs import default_codecs
+from letitloop.runs.identity import run_name
 from letitloop.runs.records import START
 from letitloop.version import __version__
-from letitloop_langgraph.lease import Lease, log_name
+from letitloop_langgraph.lease import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -46,8 +47,9 @@ class KeyValueLog(Lease):
     def __init__(
         self, store: Store, name: str, *, sync: str, patience: float, changed: Callable[[dict[bytes, bytes]], None]
     ) -> None:
-        super().__init__(store, log_name(name), sync=sync, patience=patience)
-        self._goal = f"langgraph:{name}"
+        # hashed apart from threads, and of another form of goal: a thread may have any id, this one's name too
+        super().__init__(store, run_name(name, b"langgraph map"), sync=sync, patience=patience)
+        self._goal = f"langgraph {name}"
         self._changed = changed
         self._entries: dict[bytes, Entry] = {}
         self._known: tuple[bytes, int] | None = None

@@ -195,6 +195,13 @@ class Lease:
                     self.closed_at = time.monotonic()
                     log.close()
 
+    def survive_power_cuts(self) -> None:
+        """Somebody needs more than ``"process"``: from here on a record that is acknowledged survives a power cut."""
+        with self.guard:
+            self._sync = "power"
+            if self.log is not None:
+                self.log.survive_power_cuts()
+
     def forked(self) -> None:
         """This is the child of a fork: what was open belongs to the parent."""
         self.guard = threading.RLock()

@@ -15,31 +15,32 @@ from typing import TYPE_CHECKING, Any
 from langgraph.errors import GraphBubbleUp
 
 from letitloop.codecs import default_codecs
-from letitloop.errors import CodecError, Halt, LogPoisoned
+from letitloop.errors import CodecError, Halt, InvalidArgument, LogPoisoned
 from letitloop.runs.failures import chain, encode_failure
-from letitloop.runs.identity import ASYNC, escape, step_kind
-from letitloop.runs.journal import Changed, Journal, Value
+from letitloop.runs.identity import ASYNC, step_kind
+from letitloop.runs.journal import Changed, Value
 from letitloop.runs.records import ENDED, STEP_KINDS
 from letitloop.runs.run import Call, Run
 from letitloop.runs.scope import Scope, running_loop
 from letitloop.wal.lock import NOTE_SIZE
 from letitloop_langgraph.errors import bubbling
+from letitloop_langgraph.journal import ThreadJournal
+from letitloop_langgraph.paths import name_of, path_of, where_in
 from letitloop_langgraph.records import PLACE, pack, short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from letitloop.runs.drive_async import Syncer
     from letitloop.runs.journal import Failure
     from letitloop.wal.log import Log
     from letitloop_langgraph.thread import Thread
 
-__all__ = ["Place", "Places", "ThreadRun"]
+__all__ = ["ERROR", "Place", "Places", "ThreadRun"]
 
 ERROR = "__error__"
 _UNFINISHED = (ERROR, "__interrupt__")
 _STRUCTURE = "exit "
-_OURS = 128  # kinds from here on are the saver's
 _log = logging.getLogger("letitloop")
 
 
@@ -47,36 +48,40 @@ class Place(Scope):
     """Where the steps of one attempt of one task belong.
 
     Attributes:
-        info: LangGraph's description of the attempt, which tells this attempt from the next.
-        task: the task's id.
+        tasks: the ids of the tasks under way in it: one, but for those that the graph's structure does not tell apart.
         needed: the checkpoints, by namespace and id, that must be durable before a step is executed.
         hangs_on: namespace and id of the nearest checkpoint that the task hangs on.
+        above: the checkpoint of each namespace above the task, by namespace.
         anchor: in exit mode the checkpoint of the root graph that the run went on from, empty for none; else None.
         halted: what was raised in it and must reach the caller.
-        live: whether the task has not written anything yet.
     """
 
-    __slots__ = ("anchor", "halted", "hangs_on", "info", "live", "needed", "ready", "task", "told")
+    __slots__ = ("above", "anchor", "halted", "hangs_on", "needed", "ready", "tasks", "told")
 
     def __init__(
         self,
         run: ThreadRun,
         prefix: bytes,
-        info: Any,
+        task: str,
         needed: Sequence[tuple[str, str]],
         hangs_on: tuple[str, str],
+        above: Mapping[str, str],
         anchor: str | None = None,
     ) -> None:
         super().__init__(run, prefix, nested=True)
-        self.info = info
-        self.task = str(info.task_id)
+        self.tasks = {task}
+        self.above = above
         self.needed = tuple(needed)
         self.hangs_on = hangs_on
         self.anchor = anchor
         self.halted: Halt | CodecError | None = None
-        self.live = True
         self.ready = not needed
         self.told = False
+
+    @property
+    def live(self) -> bool:
+        """Whether a task in it has not written anything yet."""
+        return bool(self.tasks)
 
     def inner(self, name: str) -> Scope:
         """Reserve a scope inside this one."""
@@ -118,7 +123,7 @@ class ThreadRun(Run):
             goal=f"langgraph:{thread.id}",
             store=thread.store,
             log=log,
-            journal=_journal(log),
+            journal=ThreadJournal(log, thread.guard),
             codecs=default_codecs,
             on_change="raise",
             description={"instance": thread.instance},
@@ -139,12 +144,13 @@ class ThreadRun(Run):
             log: the open log.
             anew: no scope of the former opening is in use any more: every record may answer.
         """
-        journal = _journal(log)
+        journal = ThreadJournal(log, self.thread.guard)
         journal.run = self.id
         if anew:
             self.known, self._live = set(), {}
         else:
             waiting = self.journal.index
+            journal.upto = min(journal.upto, self.journal.upto)  # what this process records is never taken back by itself
             for key in [key for key in journal.index if key in self.known and key not in waiting]:
                 del journal.index[key]  # it has answered, or was recorded by a step of this process
                 journal._others.pop(key, None)
@@ -232,7 +238,7 @@ class ThreadRun(Run):
         halted = bubbling(halted)
         if place is not None and place.halted is None:
             place.halted = halted
-            place.live = False  # nothing more is executed in it, and the thread may be another process's
+            place.tasks.clear()  # nothing more is executed in it, and the thread may be another process's
         return halted
 
     def halt(self, halted: Halt) -> None:
@@ -249,20 +255,9 @@ class ThreadRun(Run):
             self._on_change = policy
 
 
-def _journal(log: Log) -> Journal:
-    journal = Journal([entry for entry in log.entries if entry.kind < _OURS], log.read, default_codecs, log.path)
-    journal.upto = log.next_seq
-    return journal
-
-
 def _in_flight(log: Log) -> tuple[str, ...]:
     done = {entry.key[:NOTE_SIZE] for entry in log.entries if entry.kind in STEP_KINDS}
     return tuple(note.decode("utf-8", "replace") for note in log.lock.left_behind if note not in done)
-
-
-def _path(parts: Sequence[str]) -> bytes:
-    """Return the path of these scopes, each in the other."""
-    return ("/".join(escape(part[:512] or "-", "node") for part in parts) + "/").encode()
 
 
 def _after(place: Place, thread: Thread, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,9 +284,8 @@ class Places:
     def __init__(self, thread: Thread) -> None:
         self._thread = thread
         self._run: ThreadRun | None = None
-        self._places: dict[tuple[str, str], Place] = {}
-        self._shared: dict[bytes, Place] = {}  # of structural paths: tasks that run side by side may have the same one
-        self._anchors: dict[str, str] = {}
+        self._places: dict[tuple[str, str], tuple[Any, Place]] = {}  # with LangGraph's description of the attempt
+        self._shared: dict[bytes, Place] = {}  # of structural paths: tasks may have the same one
         self._later: list[tuple[Place, tuple[str, str]]] = []  # what is to be noted when the log is open again
         self._told = False
 
@@ -299,19 +293,24 @@ class Places:
 
     def find(self, info: Any, config: Any) -> Place:
         """Return the place of the attempt that LangGraph describes."""
-        known = self._places.get((info.checkpoint_ns, info.task_id))
-        if known is not None and known.info is info:
+        known = self._known(info)
+        if known is not None:
             return known
-        thread = self._thread
-        if self._run is not None and running_loop() is not None:  # which must not wait for a log that another process has
+        thread, run = self._thread, self._run
+        if run is not None and running_loop() is not None:  # which must not wait for a log that another process has
             with thread.guard:
-                return self._make(self._run, info, config)
+                return self._known(info) or self._make(run, info, config)
         thread.enter()
         try:
             with thread.guard:
-                return self._make(self.run(), info, config)
+                return self._known(info) or self._make(self.run(), info, config)
         finally:
             thread.leave()
+
+    def _known(self, info: Any) -> Place | None:
+        """Return the place that an attempt has; asked again with the guard held, since its threads may all come first at once."""
+        described, place = self._places.get((info.checkpoint_ns, info.task_id), (None, None))
+        return place if described is info else None
 
     def run(self) -> ThreadRun:
         """Return the thread as a run; called with the guard held, and the log open if it was never asked for."""
@@ -325,18 +324,19 @@ class Places:
         thread = self._thread
         conf = config["configurable"]
         above: dict[str, str] = conf.get("checkpoint_map") or {}
+        task = str(info.task_id)
         exits = conf.get("__pregel_durability") == "exit"
         stored = [] if exits else [(ns, identity) for ns, identity in above.items() if ns == "" or ns in thread.loops]
         own = next((ns for ns, identity in above.items() if identity == info.checkpoint_id), "")
         structural = exits or (own, info.checkpoint_id) not in stored
         if structural:
-            place = self._structural(run, info, config, list(above.items()), stored, own, exits=exits)
+            place = self._structural(run, info, config, above, stored, own, exits=exits)
         else:
             parts = info.checkpoint_ns.split("|")
-            if info.task_id not in info.checkpoint_ns:
-                parts.append(info.task_id)
-            place = Place(run, _path(parts), info, stored, (own, info.checkpoint_id))
-        self._places[info.checkpoint_ns, info.task_id] = place
+            if task not in info.checkpoint_ns:
+                parts.append(task)
+            place = Place(run, path_of(parts), task, stored, (own, info.checkpoint_id), above)
+        self._places[info.checkpoint_ns, info.task_id] = info, place
         self._note(place, place.hangs_on)
         return place
 
@@ -345,7 +345,7 @@ class Places:
         run: ThreadRun,
         info: Any,
         config: Any,
-        above: list[tuple[str, str]],
+        above: Mapping[str, str],
         stored: list[tuple[str, str]],
         own: str,
         *,
@@ -353,9 +353,9 @@ class Places:
     ) -> Place:
         """Make a place whose path is the graph's structure: below what the run went on from, or below the nearest stored task."""
         metadata = config.get("metadata") or {}
-        position = [str(part) for part in metadata.get("langgraph_path", ())[1:] if not isinstance(part, tuple)]
-        names = [part.partition(":")[0] for part in info.checkpoint_ns.split("|")]
-        tail = [f"{metadata.get('langgraph_step')} {' '.join(position)}", *([] if metadata else [str(info.task_id)])]
+        parts, task = info.checkpoint_ns.split("|"), str(info.task_id)
+        names = [*(self._structure("|".join(parts[:at])) for at in range(1, len(parts))), name_of(parts[-1])]
+        tail = [where_in(metadata), *([] if metadata else [task])]
         anchor = ""
         if exits:
             self._tell_exit()
@@ -365,22 +365,48 @@ class Places:
         else:
             hangs_on = max(stored, key=lambda one: len(one[0])) if stored else ("", "")
             depth = len(hangs_on[0].split("|")) if hangs_on[0] else 0
-            head = [_STRUCTURE.strip(), *info.checkpoint_ns.split("|")[: depth + 1]]
+            head = [_STRUCTURE.strip(), *parts[: depth + 1]]
             names = names[depth + 1 :]
-        end = _path([*names, *tail])
-        prefix = _path(head) + end
+        end = path_of([*names, *tail])
+        prefix = path_of(head) + end
         if exits:  # a run that was interrupted, or failed, stored this checkpoint at its end: its tasks go on
             places = self._thread.index.places
-            former = [known for place in above for known in places.get(place, ()) if known.endswith(b"/" + end)]
+            depth = len(head)
+            former = [known for place in above.items() for known in places.get(place, ()) if known.split(b"/", depth)[-1] == end]
             prefix = former[0] if former else prefix
         shared = self._shared.get(prefix)
-        if shared is not None and info.node_attempt == 1 and shared.live and shared.task != str(info.task_id):
-            return shared
-        place = Place(run, prefix, info, stored, hangs_on, anchor if exits else None)
-        self._shared[prefix] = place
-        for one in above if exits else ():
-            self._note(place, one)
-        return place
+        if shared is None or info.node_attempt != 1 or not shared.live or task in shared.tasks:
+            shared = self._shared[prefix] = Place(run, prefix, task, stored, hangs_on, above, anchor if exits else None)
+        else:
+            self._check_order(shared, info, above)
+            shared.tasks.add(task)
+        for one in above.items() if exits else ():
+            self._note(shared, one)
+        return shared
+
+    def _check_order(self, place: Place, info: Any, above: Mapping[str, str]) -> None:
+        """Let tasks of one structure share a place only if they come one after the other: then the order tells their steps apart.
+
+        Raises:
+            InvalidArgument: they run side by side, in any order.
+        """
+        parts = info.checkpoint_ns.split("|")
+        for at in range(len(parts)):
+            ns = "|".join(parts[:at])
+            if ns in place.above and place.above[ns] != above.get(ns):
+                return  # another superstep of that graph, or another call of it
+            if at and ns not in place.above:
+                raise InvalidArgument(
+                    f"thread {self._thread.id!r}: several tasks of node {name_of(parts[at - 1])!r} run a subgraph side by side, "
+                    "and nothing that a later life of the program could recognise tells their steps apart: LangGraph asks for "
+                    "no checkpoint of the subgraph (checkpointer=False). This step was not executed. Compile the subgraph without "
+                    "that, or record what it does in a step of the node around it."
+                )
+
+    def _structure(self, ns: str) -> str:
+        """Return what a task around a subgraph is called where its id means nothing: its name, and its step and position."""
+        name, where = name_of(ns.rpartition("|")[2]), self._thread.loops.get(ns)
+        return f"{name} {where}" if where else name
 
     def _anchor(self) -> str:
         """Return the newest checkpoint of the root graph: in exit mode the one that the run went on from."""
@@ -428,13 +454,26 @@ class Places:
             self._run.known |= {entry.key for entry in log.entries if entry.kind in STEP_KINDS}
             self._run.syncer = None
 
-    def synced_by(self, syncer: Syncer) -> None:
-        """The thread's log has a syncer, which async steps use as well."""
+    def rewritten(self, log: Log) -> None:
+        """The thread's log was made smaller; called with the guard held since before that."""
+        run = self._run
+        if run is not None:
+            assert isinstance(run.journal, ThreadJournal)
+            run.journal.compacted(log)
+        if not self._in_use():
+            self.opened(log)  # no scope counts on what has answered: every record may answer
+
+    def paths_in_use(self) -> set[bytes]:
+        """Return the paths of the tasks that are under way: their steps stay, whichever checkpoints go."""
+        return {place.prefix for _, place in self._places.values() if place.live}
+
+    def synced_by(self, syncer: Syncer | None) -> None:
+        """The thread's log has a syncer, which async steps use as well; None: the next one who needs one makes it."""
         if self._run is not None:
             self._run.syncer = syncer
 
     def _in_use(self) -> bool:
-        return any(place.live for place in self._places.values())
+        return any(place.live for _, place in self._places.values())
 
     def busy(self) -> bool:
         """Tell whether a task that recorded steps is still under way."""
@@ -446,11 +485,11 @@ class Places:
         Raises:
             Halt: one was raised in it, and it went on all the same: what it wrote does not count.
         """
-        for place in [place for place in self._places.values() if place.task == task]:
+        for place in [place for (_, owner), (_, place) in self._places.items() if str(owner) == task]:
             error = next((value for channel, value in writes if channel == ERROR), None)
             if isinstance(error, BaseException):
                 self._note_error(error)
-            place.live = False
+            place.tasks.discard(task)
             if place.halted is not None and not any(channel in _UNFINISHED for channel, _ in writes):
                 raise place.halted
 
@@ -460,7 +499,7 @@ class Places:
         Raises:
             Halt: that one.
         """
-        for place in self._places.values():
+        for _, place in self._places.values():
             if place.halted is not None and place.hangs_on == (ns, parent or ""):
                 raise place.halted
 
@@ -479,20 +518,25 @@ class Places:
             run.log.queue(ENDED, b"", default_codecs.encode(said))
 
     def superseded(self, ns: str, parent: str | None, identity: str) -> None:
-        """A checkpoint was stored: the tasks of the one before it are over, and in exit mode all but those that hang on it."""
+        """A checkpoint was stored: the tasks of the one before it are over, and in exit mode all but those that go on from it.
+
+        A run that failed or was interrupted in exit mode stores where it stands, its subgraphs as well: what hangs on that, at any
+        depth, goes on when the thread is invoked again.
+        """
         before = parent or ""
         gone = [
             key
-            for key, place in self._places.items()
-            if place.hangs_on == (ns, before) or (not ns and place.anchor == before and place.hangs_on[1] != identity)
+            for key, (_, place) in self._places.items()
+            if (place.hangs_on == (ns, before) and place.above.get(ns) != identity)
+            or (place.anchor is not None and place.above.get(ns, identity) != identity and (ns or place.anchor == before))
         ]
         if not gone or self._run is None:
             return
+        ended = {self._places.pop(key)[1].prefix for key in gone} - {place.prefix for _, place in self._places.values()}
         live = self._run._live
-        for key in gone:
-            place = self._places.pop(key)
-            self._shared.pop(place.prefix, None)
-            for step in [step for step in list(live) if step.startswith(place.prefix)]:
+        for prefix in ended:
+            self._shared.pop(prefix, None)
+            for step in [step for step in list(live) if step.startswith(prefix)]:
                 live.pop(step, None)
 
     def forget(self) -> None:

@@ -61,6 +61,14 @@ class Room:
             for thread in self._known.values():
                 thread.patience = seconds
 
+    def survive_power_cuts(self) -> None:
+        """Have every thread keep what it acknowledges through a power cut from now on."""
+        with self._guard:
+            weaker = list(self._known.values()) if self._sync != "power" else []
+            self._sync = "power"
+        for thread in weaker:
+            thread.survive_power_cuts()
+
     def _let_go(self) -> None:
         """Forget threads that were closed so long ago that no graph is under way in them."""
         before = time.monotonic() - lease.LIVE
@@ -108,20 +116,24 @@ class Room:
             thread.forked()
 
 
-_rooms: WeakValueDictionary[tuple[str, str], Room] = WeakValueDictionary()
+_rooms: WeakValueDictionary[str, Room] = WeakValueDictionary()
 _guard = threading.Lock()
 
 
 def room_of(store: Store, *, sync: str, patience: float) -> Room:
-    """Return the room of a store that all savers of this process share; who has the most patience decides for all of them."""
+    """Return the room of a store that all savers of this process share.
+
+    Who has the most patience, and who wants records to survive the most, decides for all of them.
+    """
     with _guard:
-        key = (store.location, sync)
-        room = _rooms.get(key)
+        room = _rooms.get(store.location)
         if room is None:
-            room = _rooms[key] = Room(store, sync=sync, patience=patience)
-        elif patience > room.patience:
+            room = _rooms[store.location] = Room(store, sync=sync, patience=patience)
+        if patience > room.patience:
             room.have_patience(patience)
-        return room
+    if sync == "power":
+        room.survive_power_cuts()
+    return room
 
 
 def _after_fork_in_child() -> None:

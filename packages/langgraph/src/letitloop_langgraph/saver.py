@@ -20,6 +20,7 @@ from letitloop_langgraph.compaction import drop, keep_latest, over_limit, shrink
 from letitloop_langgraph.config import check_inputs
 from letitloop_langgraph.history import delta_history, needed_ancestors
 from letitloop_langgraph.lease import ROOM
+from letitloop_langgraph.paths import where_in
 from letitloop_langgraph.records import CHECKPOINT, run_digest
 from letitloop_langgraph.room import room_of
 from letitloop_langgraph.serde import CodecSerializer
@@ -57,7 +58,8 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         serde: how values become bytes; by default the core's codecs, exactly or refused, which also read what LangGraph's own
             serialiser wrote, and import or call nothing at load.
         retain: keep this many checkpoints of each namespace; older ones go when the log is made smaller. None keeps all.
-        sync: what a record survives: ``"power"`` (a power cut) or ``"process"`` (SIGKILL and OOM).
+        sync: what a record survives: ``"power"`` (a power cut) or ``"process"`` (SIGKILL and OOM). Savers of one store and process
+            share its threads, and if one of them wants ``"power"`` all have it.
         patience: seconds to wait for a thread that another process works on right now.
 
     Raises:
@@ -242,7 +244,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         wanted = get_checkpoint_id(config)
         running = "__pregel_runtime" in conf
         if running:
-            thread.loops.add(ns)
+            thread.loops[ns] = where_in(config.get("metadata") or {}) if ns else ""
             thread.barrier.broken.pop(ns, None)
 
         def look(contents: Contents) -> CheckpointTuple | None:

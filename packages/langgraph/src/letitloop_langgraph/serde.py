@@ -78,8 +78,6 @@ class CodecSerializer:
             return "null", b""
         if type(obj) is bytes:
             return "bytes", obj
-        if isinstance(obj, BaseException):
-            obj = repr(obj)  # as LangGraph's serialiser: an error is recorded for people, and the task is tried again
         return TAG, self.codecs.encode(obj, path="value")
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:

@@ -23,7 +23,7 @@ from letitloop_langgraph.errors import ThreadConflict
 from letitloop_langgraph.forms import Forms, Recent, size_of
 from letitloop_langgraph.index import Index, Stored
 from letitloop_langgraph.lease import Lease, log_name
-from letitloop_langgraph.places import Places
+from letitloop_langgraph.places import ERROR, Places
 from letitloop_langgraph.records import BLOB, CHECKPOINT, WRITES, pack, run_digest, short, unpack
 from letitloop_langgraph.serde import TAG, CodecSerializer, items_of
 from letitloop_langgraph.values import Grown, Items, Kept, Newest, Watched
@@ -61,7 +61,8 @@ class Thread(Lease):
         index: the log's records.
         barrier: what steps wait at until their checkpoints are durable.
         places: where steps and effects of its nodes belong.
-        loops: the namespaces that a running graph loaded from here: their checkpoints come here as well.
+        loops: the namespaces that a running graph loaded from here: their checkpoints come here as well. For each subgraph, at
+            which step and position the task around it is.
         behind: checkpoints of runs that the thread had moved past when they were asked for again, and whose they are.
     """
 
@@ -69,7 +70,7 @@ class Thread(Lease):
         super().__init__(store, log_name(thread_id), sync=sync, patience=patience)
         self.id = thread_id
         self.index = Index()
-        self.loops: set[str] = set()
+        self.loops: dict[str, str] = {}
         self.behind: dict[str, str] = {}
         self.instance = ""
         self.syncer: Syncer | None = None
@@ -152,6 +153,14 @@ class Thread(Lease):
         if self.syncer is not None:
             self.syncer.stop()
             self.syncer = None
+
+    def survive_power_cuts(self) -> None:
+        with self.guard:
+            super().survive_power_cuts()
+            if self.syncer is not None:  # it is one that never waits for a sync
+                self.syncer.stop()
+                self.syncer = None
+                self.places.synced_by(None)
 
     def busy(self) -> bool:
         """Tell whether a task that recorded steps is still under way."""
@@ -320,7 +329,9 @@ class Thread(Lease):
         """
         rows: list[list[Any]] = []
         for at, (channel, value) in enumerate(writes):
-            tag, body = serde.dumps_typed(value)
+            # an error is recorded for people, as LangGraph's serialiser does, and the task is tried again
+            error = channel == ERROR and isinstance(value, BaseException)
+            tag, body = serde.dumps_typed(repr(value) if error else value)
             rows.append([WRITES_IDX_MAP.get(channel, at), channel, tag, body])
         with self.guard:
             log = self.log
@@ -498,9 +509,9 @@ class Thread(Lease):
             )
 
     def rewritten(self) -> None:
-        """The log was made smaller: steps that are on record stand at other places in it."""
+        """The log was made smaller, and what was on record of steps may have gone; called with the guard held all the time."""
         assert self.log is not None, "the caller entered"
-        self.places.opened(self.log)
+        self.places.rewritten(self.log)
 
     def forget(self) -> None:
         """The log was removed: nothing of what is in memory is true any more."""

@@ -8,10 +8,10 @@ same objects is unchanged; anything else is encoded and compared byte by byte.
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter, eq, is_
 from typing import Any, TypeVar
 
-from letitloop.integration.atoms import IMMUTABLE, Opaque, atoms, own_fields, same
+from letitloop.integration.atoms import IMMUTABLE, Opaque, atoms, beside_fields, own_fields, parts_beside, same
 
 __all__ = ["Grown", "Items", "Kept", "Newest", "Watched"]
 
@@ -52,12 +52,15 @@ class _Marks:
     compared at every checkpoint, so they stand in flat lists, which the interpreter walks without a line of Python.
     """
 
-    __slots__ = ("_dicts", "_empty", "_inner", "_models", "_others", "_values")
+    __slots__ = ("_dicts", "_empty", "_inner", "_models", "_of_pydantic", "_others", "_parts", "_sets", "_values")
 
     def __init__(self) -> None:
         self._models: list[Any] = []  # items that are made of fields
         self._dicts: list[dict[str, Any]] = []
         self._values: list[Any] = []  # of all of them, one after the other
+        self._of_pydantic: list[Any] = []  # those that pydantic keeps more of
+        self._parts: list[Any] = []  # that, of all of them: what is extra, what is private, and which fields were set
+        self._sets: list[set[str]] = []
         self._empty: list[Any] = []
         self._inner: list[tuple[Any, list[Any] | None]] = []
         self._others: list[tuple[Any, list[Any] | None]] = []
@@ -69,13 +72,18 @@ class _Marks:
         """Remember what an item is made of."""
         try:
             fields = own_fields(item)
+            parts = beside_fields(item)
         except Opaque:
             self._others.append((item, atoms(item)))
             return
         self._models.append(item)
         self._dicts.append(fields)
         self._values += fields.values()
-        for value in (*fields.values(), getattr(item, "__pydantic_extra__", None)):
+        if parts:
+            self._of_pydantic.append(item)
+            self._parts += parts
+            self._sets.append(set(parts[2]))
+        for value in (*fields.values(), *parts[:2]):
             if type(value) in (list, dict) and not value:
                 self._empty.append(value)
             elif type(value) not in IMMUTABLE:
@@ -89,9 +97,19 @@ class _Marks:
             and sum(map(len, dicts)) == len(values)
             and all(map(is_, chain.from_iterable(map(_values_of, dicts)), values))
             and not any(self._empty)
+            and self._pydantic_holds()
             and all(before is not None and same(before, atoms(value)) for value, before in self._inner)
             and all(before is not None and same(before, atoms(item)) for item, before in self._others)
         )
+
+    def _pydantic_holds(self) -> bool:
+        models = self._of_pydantic
+        try:
+            return all(map(is_, chain.from_iterable(map(parts_beside, models)), self._parts)) and all(
+                map(eq, self._parts[2::3], self._sets)
+            )
+        except AttributeError:  # somebody took one away
+            return False
 
 
 _dict_of = attrgetter("__dict__")
