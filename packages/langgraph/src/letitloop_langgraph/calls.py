@@ -19,7 +19,7 @@ from letitloop.effects.guard import Effect
 from letitloop.errors import ActionConflict, IntentFailed, InvalidArgument, LetItLoopError, NotAuthorized
 from letitloop.integration.policies import Policies, atool_call, tool_call
 from letitloop.runs.scope import find_scope
-from letitloop_langgraph.resolver import current_place
+from letitloop_langgraph.resolver import current_place, meet_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -90,6 +90,7 @@ class ToolCalls:
             if isinstance(policy, Effect):
                 return execute(self._guard(request, policy))
             if policy == "rerun":
+                meet_task()
                 return execute(request)
             answer = tool_call(_scope(name), name, policy, _asked(request), lambda: execute(request), place=_mark(request))
             return _rebound(answer, request)  # type: ignore[no-any-return]  # what the tool node gave
@@ -103,6 +104,7 @@ class ToolCalls:
             if isinstance(policy, Effect):
                 return await execute(self._guard(request, policy))
             if policy == "rerun":
+                meet_task()
                 return await execute(request)
             answer = await atool_call(_scope(name), name, policy, _asked(request), lambda: execute(request), place=_mark(request))
             return _rebound(answer, request)  # type: ignore[no-any-return]  # what the tool node gave

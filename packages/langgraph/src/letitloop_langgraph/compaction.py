@@ -8,7 +8,7 @@ from letitloop.runs.records import EFFECT, START
 from letitloop.wal.format import Entry
 from letitloop_langgraph.contents import INLINE, PIECES, WRITTEN, Contents
 from letitloop_langgraph.history import needed_ancestors
-from letitloop_langgraph.records import BLOB, DROP, pack, short, whole
+from letitloop_langgraph.records import BLOB, DROP, NUMBER, pack, short, whole
 from letitloop_langgraph.values import Items
 
 if TYPE_CHECKING:
@@ -149,13 +149,15 @@ def _kept_steps(thread: Thread, entries: Iterable[Entry]) -> set[int]:
             del index.places[ns, identity]
         prefixes += paths
         kept |= {id(entry) for entry in paths.values()}
+    within = tuple(prefixes)
+    index.numbers.keep(within)
     if not prefixes:
         return set()
-    within = tuple(prefixes)
     return kept | {
         id(entry)
         for entry in entries
-        if START < entry.kind < 128 and (not entry.key or entry.key.startswith(within) or entry.kind == EFFECT)
+        if (START < entry.kind < 128 and (not entry.key or entry.key.startswith(within) or entry.kind == EFFECT))
+        or (entry.kind == NUMBER and entry.key.startswith(within))
     }
 
 

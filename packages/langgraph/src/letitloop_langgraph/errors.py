@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.errors import GraphBubbleUp
 
-from letitloop.errors import Halt, LetItLoopError
+from letitloop.errors import Halt, LetItLoopError, UnknownOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CheckpointNotDurable", "InputsChanged", "ThreadConflict", "bubbling"]
+__all__ = ["ASK_BEFORE", "CheckpointNotDurable", "InputsChanged", "ThreadConflict", "bubbling", "explained"]
+
+ASK_BEFORE = (
+    "Ask before the effect: with interrupt() in the node, in a node of its own, or with HumanInTheLoopMiddleware; or let the "
+    "effect wait for it with effect(approval=…)"
+)
 
 
 class ThreadConflict(LetItLoopError):
@@ -60,6 +65,13 @@ class CheckpointNotDurable(LetItLoopError):
         super().__init__(message)
         self.thread_id = thread_id
         self.checkpoint_id = checkpoint_id
+
+
+def explained(halted: Halt) -> Halt:
+    """Add to an unknown outcome that a subgraph inside the effect was interrupted, and what to do instead."""
+    if isinstance(halted, UnknownOutcome) and "raised GraphInterrupt" in halted.reason and ASK_BEFORE not in str(halted):
+        halted.args = (f"{halted} interrupt() was called inside the effect, and nobody was asked. {ASK_BEFORE}.",)
+    return halted
 
 
 def bubbling(halt: Halt) -> Halt:

@@ -1,4 +1,4 @@
-"""What delta channels were written along the ancestors of a checkpoint."""
+"""What the ancestors of a checkpoint tell: what was written to delta channels along them, and whose run it belongs to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from letitloop_langgraph.contents import Contents, Row
     from letitloop_langgraph.index import Stored
 
-__all__ = ["delta_history", "needed_ancestors"]
+__all__ = ["delta_history", "needed_ancestors", "newest_of_run"]
 
 
 def delta_history(contents: Contents, stored: Stored | None, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
@@ -64,3 +64,33 @@ def needed_ancestors(contents: Contents, stored: Stored) -> list[Stored]:
         remaining = {channel for channel in remaining if not contents.has(cursor.ns, channel, versions.get(channel))}
         cursor = None if cursor.parent is None else of_ns.get(cursor.parent)
     return found
+
+
+def newest_of_run(contents: Contents, ns: str, run: bytes) -> tuple[Stored, Stored] | None:
+    """Return the newest checkpoint that a run stored, and the newest one that goes on from it; None if it stored none.
+
+    A checkpoint without a run's name goes on with the run that its ancestors belong to: somebody edited the state, or answered an
+    interrupt, with the thread's plain config. A new input begins something else.
+
+    Args:
+        contents: the thread.
+        ns: the namespace.
+        run: the digest of the run's id.
+    """
+    newest_first = contents.index.newest_first(ns)
+    own = next((stored for stored in newest_first if stored.run == run), None)
+    if own is None:
+        return None
+    of_ns = contents.index.checkpoints[ns]
+    others: set[str] = set()  # those that go on with no run, or with another one
+    for stored in newest_first:
+        line: list[str] = []
+        cursor: Stored | None = stored
+        while cursor is not None and not cursor.run and cursor.id not in others:
+            line.append(cursor.id)
+            begins = contents.metadata(cursor).get("source") == "input"
+            cursor = None if begins or cursor.parent is None else of_ns.get(cursor.parent)
+        if cursor is not None and cursor.run == run:
+            return own, stored
+        others.update(line)
+    raise AssertionError("its own newest one is among them")

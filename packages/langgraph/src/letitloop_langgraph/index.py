@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any
 
-from letitloop_langgraph.records import BLOB, CHECKPOINT, DROP, PLACE, WRITES, unpack, whole
+from letitloop_langgraph.counters import Numbers
+from letitloop_langgraph.records import BLOB, CHECKPOINT, DROP, NUMBER, PLACE, WRITES, unpack, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ class Index:
         shadows: writes of checkpoints that are deleted: values of others may be told as theirs.
         places: by namespace and checkpoint: the paths of the steps of tasks that hang on it.
         ids: every checkpoint's id.
+        numbers: what the leaves of tasks took of LangGraph's counters.
     """
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ class Index:
         self.shadows: dict[tuple[str, str], list[tuple[str, str, Entry]]] = {}
         self.places: dict[tuple[str, str], dict[bytes, Entry]] = {}
         self.ids: set[str] = set()
+        self.numbers = Numbers()
         self._order: dict[str, list[str]] = {}
 
     def load(self, entries: Iterable[Entry], read: Callable[[Entry], bytes]) -> None:
@@ -77,6 +80,8 @@ class Index:
             elif kind == PLACE:
                 ns, checkpoint = unpack(entry.key)
                 self.places.setdefault((ns, whole(checkpoint)), {})[read(entry)] = entry
+            elif kind == NUMBER:
+                self.numbers.load(entry.key, read(entry))
 
     def put(self, stored: Stored) -> None:
         """Take in a checkpoint, or another version of it."""

@@ -21,9 +21,10 @@ from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Changed, Value
 from letitloop.runs.records import ENDED, STEP_KINDS
 from letitloop.runs.run import Call, Run
-from letitloop.runs.scope import Scope, running_loop
+from letitloop.runs.scope import Scope, current, running_loop
 from letitloop.wal.lock import NOTE_SIZE
-from letitloop_langgraph.errors import bubbling
+from letitloop_langgraph.counters import watch
+from letitloop_langgraph.errors import bubbling, explained
 from letitloop_langgraph.journal import ThreadJournal
 from letitloop_langgraph.paths import name_of, path_of, where_in
 from letitloop_langgraph.records import PLACE, pack, short
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from letitloop.runs.drive_async import Syncer
     from letitloop.runs.journal import Failure
     from letitloop.wal.log import Log
+    from letitloop_langgraph.counters import Task
     from letitloop_langgraph.thread import Thread
 
 __all__ = ["ERROR", "Place", "Places", "ThreadRun"]
@@ -113,10 +115,11 @@ def place_of(scope: Scope) -> Place | None:
 class ThreadRun(Run):
     """A thread as a run: its steps are recorded in the thread's log, whichever opening of it is current."""
 
-    __slots__ = ("known", "thread")
+    __slots__ = ("known", "numbered", "thread")
 
     def __init__(self, thread: Thread, log: Log) -> None:
         self.thread = thread
+        self.numbered: set[bytes] = set()  # of the leaves recorded in this opening, those that took numbers
         self.known: set[bytes] = set()  # the steps that were on record when a former opening ended
         super().__init__(
             name=thread.name,
@@ -154,6 +157,7 @@ class ThreadRun(Run):
             for key in [key for key in journal.index if key in self.known and key not in waiting]:
                 del journal.index[key]  # it has answered, or was recorded by a step of this process
                 journal._others.pop(key, None)
+        self.numbered = set()
         self.log, self.journal, self.epoch, self.in_flight = log, journal, log.epoch, _in_flight(log)
         self.syncer = self.thread.syncer
 
@@ -165,8 +169,15 @@ class ThreadRun(Run):
         known: Value | Failure | None = None
         held = False
         try:
+            task = watch(self)  # before it is answered: what it took is nobody else's
             known = super().recall(call)
             held = known is None
+            if task is not None:
+                if held:
+                    call.task = task  # type: ignore[attr-defined]  # a call has a dict
+                    task.under_way[call] = None
+                else:
+                    task.answered()
         except CodecError as exc:
             self._halted = None  # that of one task, not of the thread
             place = place_of(call.scope)
@@ -189,6 +200,9 @@ class ThreadRun(Run):
             if not place.ready:
                 self._wait(place, call)
         super().begin(call)
+        task: Task | None = getattr(call, "task", None)
+        if task is not None:
+            task.began(call)
 
     def _wait(self, place: Place, call: Call) -> None:
         thread = self.thread
@@ -210,6 +224,20 @@ class ThreadRun(Run):
                 call.key.decode("utf-8", "replace"), thread.id, place.needed[-1][1],
             )  # fmt: skip
 
+    def ok(self, call: Call, value: object) -> bytes:
+        """Return the payload of a result."""
+        payload = super().ok(call, value)
+        if getattr(call, "numbered", False):
+            self.numbered.add(call.key)
+        return payload
+
+    def effect(self, key: str) -> None:
+        """Record that a marker or an intent of this key began."""
+        super().effect(key)
+        call = current.get()
+        if isinstance(call, Call) and call.key.decode("utf-8", "surrogatepass") == key:  # an intent is a step of its own
+            call.acts = True  # type: ignore[attr-defined]  # a call has a dict
+
     def failed(self, call: Call, error: Exception) -> bytes:
         """Return the payload of a failure; an interrupt is none, and nothing of it is recorded."""
         if isinstance(error, GraphBubbleUp):
@@ -221,6 +249,9 @@ class ThreadRun(Run):
         """A call has ended."""
         if not call.recorded and isinstance(sys.exc_info()[1], GraphBubbleUp):
             call.failed = True
+        task: Task | None = getattr(call, "task", None)
+        if task is not None:
+            task.ended(call)
         try:
             super().finish(call)
         finally:
@@ -235,7 +266,7 @@ class ThreadRun(Run):
             halted = LogPoisoned(
                 f"step {call.key.decode()!r} of thread {self.thread.id!r} is not recorded: {halted}", path=halted.path
             )
-        halted = bubbling(halted)
+        halted = bubbling(explained(halted))
         if place is not None and place.halted is None:
             place.halted = halted
             place.tasks.clear()  # nothing more is executed in it, and the thread may be another process's
@@ -337,6 +368,7 @@ class Places:
                 parts.append(task)
             place = Place(run, path_of(parts), task, stored, (own, info.checkpoint_id), above)
         self._places[info.checkpoint_ns, info.task_id] = info, place
+        watch(run)
         self._note(place, place.hangs_on)
         return place
 

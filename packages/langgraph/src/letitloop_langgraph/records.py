@@ -17,6 +17,10 @@ UUIDs are written as 16 bytes, others as text::
                     payload [[index, channel, tag, bytes], …]
     131 DROP        key []      payload [[ns, id], …]: checkpoints that are deleted, with their writes
     132 PLACE       key [ns, checkpoint]   payload: the path of the steps of one task that hangs on that checkpoint
+    133 NUMBER      key = step  payload [task, counter, number, [step, …], answer | nil]
+                    a number that the step took, before its own record; the steps are those of the task that it lies in
+                      counter   which of LangGraph's counters of the task: 0 interrupts, 1 subgraphs, 2 calls of ``@task``
+                      answer    what an interrupt was answered, as the codecs encode it
 
 A form says what a channel's value is at a version; the newest record of a (namespace, channel, version) counts::
 
@@ -38,14 +42,15 @@ import ormsgpack
 
 from letitloop.codecs import default_codecs
 
-__all__ = ["BLOB", "CHECKPOINT", "DROP", "OURS", "PLACE", "WRITES", "pack", "run_digest", "short", "unpack", "whole"]
+__all__ = ["BLOB", "CHECKPOINT", "DROP", "NUMBER", "OURS", "PLACE", "WRITES", "pack", "run_digest", "short", "unpack", "whole"]
 
 CHECKPOINT = 128
 BLOB = 129
 WRITES = 130
 DROP = 131
 PLACE = 132
-OURS = frozenset((CHECKPOINT, BLOB, WRITES, DROP, PLACE))
+NUMBER = 133
+OURS = frozenset((CHECKPOINT, BLOB, WRITES, DROP, PLACE, NUMBER))
 
 _PLAIN_ONLY = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT

@@ -11,8 +11,9 @@ from letitloop_langgraph.saver import LetItLoopCheckpointSaver
 
 if TYPE_CHECKING:
     from letitloop_langgraph.places import Place
+    from letitloop_langgraph.thread import Thread
 
-__all__ = ["current_place"]
+__all__ = ["current_place", "meet_task"]
 
 
 def current_place() -> Place | None:
@@ -25,12 +26,25 @@ def current_place() -> Place | None:
 
 def place_in(config: Any) -> Place | None:
     """Return the place that a node's config tells."""
+    found = _attempt_in(config)
+    return None if found is None else found[0].places.find(found[1], config)
+
+
+def meet_task() -> None:
+    """Keep for a task's leaves the numbers that they have on record: what is not recorded is about to ask LangGraph for some."""
+    config: Any = var_child_runnable_config.get()
+    found = _attempt_in(config) if config else None
+    if found is not None and found[0].index.numbers.of(str(found[1].task_id)):
+        found[0].places.find(found[1], config)
+
+
+def _attempt_in(config: Any) -> tuple[Thread, Any] | None:
     conf = config.get("configurable") or {}
     saver = conf.get("__pregel_checkpointer")
     info = getattr(conf.get("__pregel_runtime"), "execution_info", None)
     if info is None or info.thread_id is None or not isinstance(saver, LetItLoopCheckpointSaver):
         return None
-    return saver.room.thread(str(info.thread_id)).places.find(info, config)
+    return saver.room.thread(str(info.thread_id)), info
 
 
 add_resolver(current_place)

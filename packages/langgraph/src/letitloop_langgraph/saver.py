@@ -16,9 +16,10 @@ from langgraph.checkpoint.base import (
 
 from letitloop.errors import InvalidArgument, LogLocked, LogPoisoned
 from letitloop.store.directory import resolve_store
+from letitloop_langgraph.answers import without_fetched
 from letitloop_langgraph.compaction import drop, keep_latest, over_limit, shrink
 from letitloop_langgraph.config import check_inputs
-from letitloop_langgraph.history import delta_history, needed_ancestors
+from letitloop_langgraph.history import delta_history, needed_ancestors, newest_of_run
 from letitloop_langgraph.lease import ROOM
 from letitloop_langgraph.paths import where_in
 from letitloop_langgraph.records import CHECKPOINT, run_digest
@@ -248,13 +249,16 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             thread.barrier.broken.pop(ns, None)
 
         def look(contents: Contents) -> CheckpointTuple | None:
-            stored = self._stored(thread, contents, ns, wanted, config if running else {})
+            stored, adopts = self._stored(thread, contents, ns, wanted, config if running else {})
             if not wanted or stored is not None:
                 thread.handed_out(ns, None if stored is None else stored.id)
             if stored is None:
                 return None
             found = contents.checkpoint(stored)
+            if adopts:  # LangGraph goes on with a run only from a checkpoint that bears its name
+                found = found._replace(metadata={**found.metadata, "run_id": config["metadata"]["run_id"]})
             if running:
+                found = without_fetched(contents, ns, found)
                 thread.remember(self.serde, ns, found.checkpoint["channel_versions"], found.checkpoint["channel_values"])
             return found
 
@@ -263,23 +267,28 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             thread.handed_out(ns, None)
         return found  # type: ignore[no-any-return]  # what look returned
 
-    def _stored(self, thread: Thread, contents: Contents, ns: str, wanted: str | None, config: Mapping[str, Any]) -> Stored | None:
+    def _stored(
+        self, thread: Thread, contents: Contents, ns: str, wanted: str | None, config: Mapping[str, Any]
+    ) -> tuple[Stored | None, bool]:
+        """Return the checkpoint that is asked for, and whether it goes on with the run that asks without bearing its name."""
         index = contents.index
         if wanted:
-            return index.checkpoints.get(ns, {}).get(wanted)
+            return index.checkpoints.get(ns, {}).get(wanted), False
         newest = index.latest(ns)
         metadata = config.get("metadata") or {}
         run_id = metadata.get("run_id")
         if newest is None or ns or run_id is None:
-            return newest
-        if newest.run != run_digest(run_id):
-            # a run that the thread has moved past: asked for again, it returns what it came to
-            mine = next((one for one in index.newest_first(ns) if one.run == run_digest(run_id)), None)
-            if mine is not None:
-                thread.behind[mine.id] = str(run_id)
-                newest = mine
-        check_inputs(contents, newest, metadata)
-        return newest
+            return newest, False
+        run = run_digest(run_id)
+        line = None if newest.run == run else newest_of_run(contents, ns, run)
+        if line is None:
+            check_inputs(contents, newest, metadata)
+            return newest, False
+        own, last = line
+        if last is not newest:  # the thread has moved past the run: asked for again, it returns what it came to
+            thread.behind[last.id] = str(run_id)
+        check_inputs(contents, own, metadata)
+        return last, last.run != run
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Do as :meth:`get_tuple`, in a thread."""

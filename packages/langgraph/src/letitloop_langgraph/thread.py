@@ -17,6 +17,7 @@ from letitloop.runs.drive_async import Syncer
 from letitloop.runs.records import START, as_fields
 from letitloop.version import __version__
 from letitloop.wal.format import SUSPECT, TORN
+from letitloop_langgraph.answers import NOBODY, RESUME
 from letitloop_langgraph.barrier import Barrier
 from letitloop_langgraph.contents import Contents, rows_of
 from letitloop_langgraph.errors import ThreadConflict
@@ -341,7 +342,13 @@ class Thread(Lease):
             if mine:
                 known = rows_of(mine, log.read)
                 rows = [row for row in rows if row[0] < 0 or (task, row[0]) not in known]
-                rows = [row for row in rows if row[0] >= 0 or known.get((task, row[0]), (None,) * 6)[3:] != tuple(row[1:])]
+                rows = [
+                    row
+                    for row in rows
+                    if row[0] >= 0
+                    or (task == NOBODY and row[1] == RESUME)  # the same answer again is a new one: when it came tells whose it is
+                    or known.get((task, row[0]), (None,) * 6)[3:] != tuple(row[1:])
+                ]
             if not rows:
                 return None
             entry, durable = append(WRITES, pack([ns, short(checkpoint), short(task), path]), pack(rows))
