@@ -293,11 +293,11 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(tmp_path, shell):
 
 def test_a_program_that_stops_itself_stops_the_job(tmp_path, shell):
     program = """
-        for _ in range(2): os.kill(os.getpid(), signal.SIGTSTP)
+        for _ in range(5): os.kill(os.getpid(), signal.SIGTSTP)  # the next time at once, while the watcher is going on
         print("<" + input() + ">", flush=True)
     """
     shell.type(shlex.join(map(str, lil(script(tmp_path, program)))) + "\n")
-    for number in (1, 2):
+    for number in range(1, 6):
         shell.until("Stopped")
         shell.type(f"echo the shell is back: $(({number} * 11))\n")
         shell.until(f"the shell is back: {number * 11}")

@@ -316,6 +316,8 @@ class Child:
             poll.register(2, select.POLLOUT)
         if self._pidfd < 0 or self._looks_until > time.monotonic():
             seconds = min(seconds, _NO_PIDFD)
+        if self._mailbox.child_changed:
+            seconds = 0.0
         ready = {descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)}
         if 2 in ready:
             self._errors.pass_on()
@@ -324,7 +326,8 @@ class Child:
         if self._result in ready:
             self._read_result()
         heard = self._mind(self._group.heard()) if self._group.report in ready else []
-        if self._pidfd in ready or self._pidfd < 0 or self._looks_until or self._mailbox.fileno() in ready:
+        if self._pidfd in ready or self._pidfd < 0 or self._looks_until or self._mailbox.child_changed:
+            self._mailbox.child_changed = False
             heard += self._look()
         return heard
 

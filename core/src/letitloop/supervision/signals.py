@@ -49,6 +49,7 @@ class Mailbox:
 
     Attributes:
         former: the handlers that were there before.
+        child_changed: whether a child has ended, stopped or gone on since somebody looked, who sets it back before that.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -58,6 +59,7 @@ class Mailbox:
         self._arrival = threading.Event()
         self._ends = (-1, -1)
         self.former: dict[int, Any] = {}
+        self.child_changed = False
         self.on_main_thread = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Mailbox:  # noqa: PYI034 - Self is not there before 3.11
@@ -76,7 +78,7 @@ class Mailbox:
             if hasattr(signal, "SIGCHLD"):  # ignored, it would have the system keep no exit status
                 self.former[signal.SIGCHLD] = signal.getsignal(signal.SIGCHLD)
                 if self._everything:  # this program has no other children
-                    signal.signal(signal.SIGCHLD, self._wake)
+                    signal.signal(signal.SIGCHLD, self._child_changed)
                 elif self.former[signal.SIGCHLD] is signal.SIG_IGN:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
@@ -104,7 +106,11 @@ class Mailbox:
         self._arrival.set()
         self._wake()
 
-    def _wake(self, *_: object) -> None:
+    def _child_changed(self, *_: object) -> None:
+        self.child_changed = True  # a flag: the byte that wakes may be taken together with those before it
+        self._wake()
+
+    def _wake(self) -> None:
         try:
             os.write(self._ends[1], b"!")
         except OSError:  # full: it wakes already; or there is no pipe on this system
