@@ -326,8 +326,12 @@ def caller(folder, text, **options):
 
 
 def see_it_end(folder):
-    """Wait for the function's process to end, for ever: one that nobody has waited for yet has ended."""
-    pid = int((folder / "pid").read_text())
+    """Wait for the function's process to end, for ever."""
+    see_end(int((folder / "pid").read_text()))
+
+
+def see_end(pid):
+    """Wait for a process to end, for ever: one that nobody has waited for yet has ended."""
     try:
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
             pass
@@ -396,6 +400,22 @@ def test_what_nobody_reads_does_not_keep_the_process_of_a_dead_caller_alive(tmp_
     process.communicate(timeout=DEADLINE)  # its standard output ends when the process does
     see_it_end(tmp_path)
     os.close(source)
+
+
+@linux_alone
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_guard_does_not_wait_for_a_reader_that_is_gone(tmp_path, start):
+    source, sink = os.pipe()
+    process = caller(tmp_path, ON_A_THREAD.format(start=start, first=HANDLES, grace=600.0, joins=True), stderr=sink)
+    guard = os.getpgid(int((tmp_path / "pid").read_text()))
+    os.close(sink)
+    os.close(source)
+    process.terminate()
+    process.wait(DEADLINE)
+    see_it_end(tmp_path)
+    see_end(guard)
+    process.stdout.close()
 
 
 @linux_alone

@@ -136,11 +136,15 @@ def _pass_on(errors: int, backlog: bytearray) -> bool:
         pass
     poll = select.poll()
     poll.register(2, select.POLLOUT)
-    try:
-        while backlog and any(state == select.POLLOUT for _, state in poll.poll(0)):
+    while backlog and (ready := poll.poll(0)):
+        try:
+            if ready[0][1] != select.POLLOUT:
+                raise BrokenPipeError
             del backlog[: os.write(2, backlog[: select.PIPE_BUF])]
-    except OSError:  # full after all
-        pass
+        except BlockingIOError:  # full after all
+            break
+        except OSError:  # nobody reads it
+            backlog.clear()
     return more or bool(backlog)
 
 
