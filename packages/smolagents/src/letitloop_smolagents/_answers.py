@@ -5,20 +5,38 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from letitloop.runs.scope import restore
-from letitloop_smolagents._framework import agents
+from letitloop_smolagents._framework import agents, memory
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from letitloop.runs.scope import Scope
 
-__all__ = ["Answer", "place_of_call", "wait_for_like_calls"]
+__all__ = ["Answer", "Calls", "calls_around", "place_of_call", "wait_for_like_calls"]
+
+Calls: TypeAlias = "tuple[tuple[Answer, int], ...]"
 
 _place: ContextVar[Scope | None] = ContextVar("letitloop_smolagents_call", default=None)
-_around: ContextVar[tuple[tuple[Answer, int], ...]] = ContextVar("letitloop_smolagents_calls", default=())
+_around: ContextVar[Calls] = ContextVar("letitloop_smolagents_calls", default=())
+
+
+class _Asked(dict[str, Any]):
+    """The arguments of one call of several: the object tells which."""
+
+    position: int
+
+    def __bool__(self) -> bool:
+        return True  # smolagents makes a new dict of arguments that are none
+
+
+class _AskedText(str):
+    """The same, of arguments that are text."""
+
+    __slots__ = ("position",)
+    position: int
 
 
 class Answer:
@@ -48,21 +66,25 @@ class Answer:
             seen.add(call.id)
 
     @contextmanager
-    def carrying_out(self, name: str, arguments: Any) -> Generator[None]:
-        """Be around one of the calls, in its place: by its position in the answer, never by its order of arrival."""
+    def carrying_out(self, name: str, arguments: Any) -> Generator[Any]:
+        """Be around one of the calls, in its place: by its position in the answer, never by its order of arrival.
+
+        Yields:
+            the arguments to carry it out with.
+        """
         if len(self._calls) < 2 or self._turn is None:
             with _in(None, _around.get()):
-                yield
+                yield arguments
             return
         position = self._take(name, arguments)
         if position is None:
             with _in(self._turn.inner(f"call of {name}"), _around.get()):
-                yield
+                yield arguments
             return
         try:
             with _in(self._turn.inner(f"call {position + 1}"), (*_around.get(), (self, position))):
                 self._wait_for(position, self._of_one_team(position))
-                yield
+                yield _plain(arguments)
         except BaseException as exc:
             self._errors[position] = exc
             raise
@@ -75,17 +97,24 @@ class Answer:
             yield from outputs
             return
         found: dict[Any, Any] = {}
+        marked: list[tuple[Any, Any]] = []
         try:
             for one in outputs:
                 if isinstance(one, agents.ToolOutput):
                     found[one.id] = one
-                else:
-                    yield one
+                    continue
+                yield one
+                if isinstance(one, memory.ToolCall):
+                    marked.append((one, one.arguments))
+                    one.arguments = _marked(one.arguments, len(marked) - 1)
         except Exception as exc:
             first = self._first_error(exc)
             if first is exc:
                 raise
             raise first from first.__cause__
+        finally:
+            for call, arguments in marked:
+                call.arguments = arguments
         yield from (found[call.id] for call in self._calls if call.id in found)
 
     def wait_for_like(self, position: int) -> None:
@@ -96,8 +125,7 @@ class Answer:
     def _take(self, name: str, arguments: Any) -> int | None:
         with self._guard:
             for position, call in enumerate(self._open):
-                said = None if call is None else call.function.arguments
-                if call is not None and call.function.name == name and (said is arguments or (not said and not arguments)):
+                if call is not None and call.function.name == name and _is_of(arguments, position, call.function.arguments):
                     self._open[position] = None
                     return position
         return None
@@ -118,14 +146,45 @@ class Answer:
         return next((one for one in in_order if not isinstance(one, Exception)), in_order[0] if in_order else error)
 
 
+def _marked(arguments: Any, position: int) -> Any:
+    """Return arguments that tell which call they are of, however they are shared; those of odd types as they are."""
+    marked: Any = arguments
+    if not arguments or type(arguments) is dict:
+        marked = _Asked(arguments or {})
+    elif type(arguments) is str:
+        marked = _AskedText(arguments)
+    if marked is not arguments:
+        marked.position = position
+    return marked
+
+
+def _plain(arguments: Any) -> Any:
+    """Return arguments as they were before they were marked."""
+    if isinstance(arguments, _Asked):
+        return dict(arguments)
+    return str(arguments) if isinstance(arguments, _AskedText) else arguments
+
+
+def _is_of(arguments: Any, position: int, said: Any) -> bool:
+    """Tell whether arguments are those of the call at a position, which were said so."""
+    if isinstance(arguments, (_Asked, _AskedText)):
+        return arguments.position == position
+    return said is arguments or (not said and not arguments)
+
+
 @contextmanager
-def _in(place: Scope | None, around: tuple[tuple[Answer, int], ...]) -> Generator[None]:
+def _in(place: Scope | None, around: Calls) -> Generator[None]:
     tokens = _place.set(place), _around.set(around)
     try:
         yield
     finally:
         restore(_place, tokens[0])
         restore(_around, tokens[1])
+
+
+def calls_around() -> Calls:
+    """Return in which calls of which answers the program is, from the outermost."""
+    return _around.get()
 
 
 def place_of_call() -> Scope | None:

@@ -31,6 +31,7 @@ from letitloop.integration.sessions import entered
 from letitloop.runs.identity import base_of
 from letitloop.runs.scope import restore
 from letitloop_smolagents._answers import Answer, place_of_call, wait_for_like_calls
+from letitloop_smolagents._claims import Claim
 from letitloop_smolagents._driving import Nested, Outermost, Start, asked
 from letitloop_smolagents._ends import Ends
 from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
@@ -42,6 +43,7 @@ from letitloop_smolagents._values import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
     from contextvars import Context
 
     from letitloop.runs.scope import Scope
@@ -97,8 +99,7 @@ class Binding:
         self._answer: Answer | None = None
         self._live = self._step_live = False
         self._finalized = 0
-        self._busy = False
-        self._guard = threading.Lock()
+        self._claim = Claim()
         self._patches = Patches()
         self._start: Start | None = None
         self._checks: Any = None
@@ -338,25 +339,9 @@ class Binding:
                 raise Stop(exc) from exc  # a program is at fault: no model can do anything about it
             raise
 
-    @contextmanager
-    def claimed(self) -> Generator[None]:
-        """Be the only one who drives the agent.
-
-        Raises:
-            InvalidArgument: another one does.
-        """
-        with self._guard:
-            if self._busy:
-                raise InvalidArgument(
-                    f"agent {self.agent.name or class_of(self.agent).__name__!r} is being run already, in session "
-                    f"{self.durability.session_id!r}: a run inside its own run, or on another thread, would mix up its memory. "
-                    "Nothing was run. Let it end, or use another agent."
-                )
-            self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+    def claimed(self) -> AbstractContextManager[None]:
+        """Be the only one who drives the agent; raises InvalidArgument if another one does."""
+        return self._claim.held(f"agent {self.agent.name or class_of(self.agent).__name__!r}", self.durability.session_id)
 
     def _drive(self, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.scope is not None and self._start is not None:  # steps that nobody read to their end
@@ -542,8 +527,8 @@ class Binding:
                 return stock(tool_name, arguments)
             if self._answer is None:
                 return self._call(stock, tool_name, arguments)
-            with self._answer.carrying_out(tool_name, arguments):
-                return self._call(stock, tool_name, arguments)
+            with self._answer.carrying_out(tool_name, arguments) as said:
+                return self._call(stock, tool_name, said)
 
         return execute
 
