@@ -278,7 +278,8 @@ class Drive:
             return tick
         same = [event for event in alike if self._codec.same(event, tick.event)]
         left.remove((same or alike)[0])
-        return tick.model_copy(update={"event": AlreadySent(), "step_id": NOBODY})
+        # an item's number of its own would move those of all that comes
+        return tick.model_copy(update={"event": AlreadySent(), "step_id": NOBODY, "work_item_id": str(NOBODY)})
 
     @property
     def _store(self) -> CountingStore:
