@@ -333,16 +333,16 @@ MUTANTS = [
         "a commit that fails before the dispatch is taken for one",
         "i15_what_cannot_be_recorded_is_not_sent",
         file(
-            "                if isinstance(exc, (sqlite3.Error, OSError)):",
-            "                if isinstance(exc, OSError):\n                    return\n"
-            "                if isinstance(exc, (sqlite3.Error, OSError)):",
+            "            if isinstance(exc, (sqlite3.Error, OSError)):",
+            "            if isinstance(exc, OSError):\n                return\n"
+            "            if isinstance(exc, (sqlite3.Error, OSError)):",
         ),
     ),
     _m(
         "I15",
         "a handle whose commit failed goes on",
         "i15_an_outcome_that_cannot_be_recorded_is_unknown",
-        intents("                ledger.poisoned = True\n", "                pass\n"),
+        intents("            ledger.poisoned = True\n", "            pass\n"),
     ),
     _m(
         "I15",

@@ -6,7 +6,6 @@ transitions exist and writes no other.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from letitloop.codecs.digest import sha256
@@ -19,7 +18,7 @@ from letitloop.errors import StoreError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from typing import Any, Protocol, TypeAlias
 
     from letitloop.effects.intent import Ticket
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
         def transact(self, wanted: Wanted, decide: Callable[[Facts], Decision]) -> Decision:
             """Read facts, decide, and write what was decided; durable when this returns, undone if it raises.
+
+            It may be decided several times, on facts that are newer each time: the last decision counts.
 
             A decision to act (``Go``) counts as under way in this process until :meth:`release`.
 
@@ -80,6 +81,7 @@ __all__ = ["Recorded", "SqliteIntents", "Wanted"]
 
 _FIELDS = Row._fields
 _COLUMNS = ", ".join(_FIELDS)
+_SELECT_VERSION = f"select {_COLUMNS}, version from intent where namespace=? and key=?"  # noqa: S608 - the same
 _SELECT = f"select {_COLUMNS} from intent "  # noqa: S608 - of the names of Row's fields
 PRUNABLE = (
     " where state in (:succeeded, :failed, :cancelled) and updated < :before and (:namespace is null or namespace=:namespace)"
@@ -148,6 +150,7 @@ class SqliteIntents:
         self._vault = vault
         self._clock = clock
         self._held: dict[object, tuple[Owner, tuple[str, str, int]]] = {}
+        self._claimed: dict[object, tuple[Row | None, int]] = {}
         self._trusted: LedgerFile | None = None
 
     # --- one decision --------------------------------------------------------------------------------------------------------
@@ -158,41 +161,46 @@ class SqliteIntents:
         _ = ledger.owner  # made here: inside a transaction it would wait for that
         # decided before the lock is taken, which everybody waits for: if something came in between, it is decided again inside
         if self._trusted is ledger and wanted.group is None and wanted.compensates is None and wanted.ticket is None:
-            facts = self._facts(ledger, ledger.rows, wanted)
+            facts = self._likely(ledger, wanted)
             if facts.row is None or (facts.row.group_key is None and facts.row.compensates is None):
                 decision = decide(facts)
-                if decision.row is None and not decision.events:
-                    return decision
-                if self._carry_out(ledger, wanted, facts, decision):
+                if decision.row is not None or decision.events:
+                    if self._carry_out(ledger, wanted, facts, decision):
+                        return decision
+                elif facts.row is not None:
                     return decision
         return self._decide_inside(ledger, wanted, decide)
 
     def _decide_inside(self, ledger: LedgerFile, wanted: Wanted, decide: Callable[[Facts], Decision]) -> Decision:
-        with self._acting(ledger, wanted), ledger.transaction() as inside:
-            self._check_cipher(ledger, inside)
-            facts = self._facts(ledger, lambda query, values: inside.execute(query, values).fetchall(), wanted)
-            decision = decide(facts)
-            self._write(ledger, inside, wanted, facts, decision, self._encoded(facts, decision))
+        acting = wanted.holder in self._held
+        try:
+            with ledger.transaction() as inside:
+                self._check_cipher(ledger, inside)
+                facts = self._facts(ledger, lambda query, values: inside.execute(query, values).fetchall(), wanted)
+                decision = decide(facts)
+                self._write(ledger, inside, wanted, facts, decision, self._encoded(facts, decision))
+        except StoreError:
+            self._not_written(ledger, wanted, acting=acting)
+            raise
         return decision
 
     def _carry_out(self, ledger: LedgerFile, wanted: Wanted, facts: Facts, decision: Decision) -> bool:
         """Write what was decided on facts that may be out of date; false, and nothing written, if they are."""
         events = self._encoded(facts, decision)
-        with self._acting(ledger, wanted), ledger.transaction() as inside:
-            return self._write(ledger, inside, wanted, facts, decision, events)
-
-    @contextmanager
-    def _acting(self, ledger: LedgerFile, wanted: Wanted) -> Generator[None]:
-        """If a write fails while its holder acts, use this opening no more; a claim that was not committed is none."""
         acting = wanted.holder in self._held
         try:
-            yield
+            with ledger.transaction() as inside:
+                return self._write(ledger, inside, wanted, facts, decision, events)
         except StoreError:
-            if acting:  # what came of an action is not on record: the next opening finds it open
-                ledger.poisoned = True
-            else:
-                self.release(wanted)
+            self._not_written(ledger, wanted, acting=acting)
             raise
+
+    def _not_written(self, ledger: LedgerFile, wanted: Wanted, *, acting: bool) -> None:
+        """If a write fails while its holder acts, use this opening no more; a claim that was not committed is none."""
+        if acting:  # what came of an action is not on record: the next opening finds it open
+            ledger.poisoned = True
+        else:
+            self.release(wanted)
 
     def _check_cipher(self, ledger: LedgerFile, inside: sqlite3.Connection) -> None:
         """Refuse to write with another cipher than the ledger's: half of it could be read by nobody.
@@ -211,17 +219,28 @@ class SqliteIntents:
             raise StoreError("this ledger is encrypted, and cipher= is missing or another one. Nothing was written.")
         self._trusted = ledger
 
+    def _likely(self, ledger: LedgerFile, wanted: Wanted) -> Facts:
+        """Return facts that hold if nobody has come in between, which the write finds out.
+
+        The row that this holder has claimed needs no reading, and a key that was pruned refuses the insert.
+        """
+        alive = _judge(ledger)
+        row, version = self._claimed.pop(wanted.holder, None) or self._found(ledger.rows, wanted)
+        held = None if row is None else self._holding(ledger, wanted, row)
+        return Facts(row, self._clock(), ledger.owner.name, alive, held=held, version=version)
+
+    def _found(self, ask: Ask, wanted: Wanted) -> tuple[Row | None, int]:
+        found = ask(_SELECT_VERSION, (wanted.namespace, wanted.key))
+        return (self._read(found[0][:-1]), found[0][-1]) if found else (None, 0)
+
+    def _holding(self, ledger: LedgerFile, wanted: Wanted, row: Row) -> int | None:
+        """Return the epoch of a row, if its dispatch is the holder's."""
+        return row.epoch if ledger.owner.under_way.get((*row.where, row.epoch)) is wanted.holder else None
+
     def _facts(self, ledger: LedgerFile, ask: Ask, wanted: Wanted) -> Facts:
-        owner = ledger.owner
-
-        def alive(row: Row) -> bool:
-            if row.owner == owner.name:
-                return (row.namespace, row.key, row.epoch) in owner.under_way
-            return row.owner is not None and ledger.working(row.owner, row.namespace, row.key, row.epoch)
-
+        alive = _judge(ledger)
         where = (wanted.namespace, wanted.key)
-        found = ask(f"select {_COLUMNS}, version from intent where namespace=? and key=?", where)  # noqa: S608 - names of fields
-        row, version = (self._read(found[0][:-1]), found[0][-1]) if found else (None, 0)
+        row, version = self._found(ask, wanted)
         stub = None
         if row is None:
             found = ask("select state, payload from stub where namespace=? and key=?", where)
@@ -234,10 +253,8 @@ class SqliteIntents:
         if wanted.ticket is not None:
             found = ask("select used_namespace, used_key from ticket where id=? and used_key is not null", (wanted.ticket,))
             user = found[0] if found else None
-        held = None
-        if row is not None and owner.under_way.get((*where, row.epoch)) is wanted.holder:
-            held = row.epoch
-        return Facts(row, self._clock(), owner.name, alive, stub, members, original, other, user, held, version)
+        held = None if row is None else self._holding(ledger, wanted, row)
+        return Facts(row, self._clock(), ledger.owner.name, alive, stub, members, original, other, user, held, version)
 
     def _encoded(self, facts: Facts, decision: Decision) -> list[tuple[object, ...]]:
         """Return the events of a decision as they are stored."""
@@ -271,13 +288,15 @@ class SqliteIntents:
             return False
         if after is None and before is not None and not self._stands(inside, before, facts.version):
             return False
-        if events:
-            inside.executemany(_EVENT, events)
-            ledger.advance(inside.execute("select last_insert_rowid()").fetchone()[0])
+        for stored in events:
+            ledger.advance(inside.execute(_EVENT, stored).lastrowid or 0)
         if isinstance(decision.then, Go):  # before it is committed: nobody may take it for abandoned
-            claimed = (wanted.namespace, wanted.key, decision.then.row.epoch)
+            row = decision.then.row
+            claimed = (wanted.namespace, wanted.key, row.epoch)
             self._held[wanted.holder] = (ledger.owner, claimed)
             ledger.owner.begin(*claimed, wanted.holder)
+            if wanted.holder is not None:
+                self._claimed[wanted.holder] = row, facts.version + 1
         return True
 
     def _insert(self, inside: sqlite3.Connection, row: Row) -> bool:
@@ -315,6 +334,7 @@ class SqliteIntents:
 
     def release(self, wanted: Wanted) -> None:
         """Tell that its holder works on nothing more; see :class:`IntentStore`."""
+        self._claimed.pop(wanted.holder, None)
         held = self._held.pop(wanted.holder, None)
         if held is not None:
             owner, claimed = held
@@ -371,6 +391,18 @@ class SqliteIntents:
     def salt(self) -> bytes:
         """Return the ledger's own random name."""
         return self._ledger().uuid.encode()
+
+
+def _judge(ledger: LedgerFile) -> Callable[[Row], bool]:
+    """Return what tells whether the owner of a row lives, and has its dispatch under way."""
+    owner = ledger.owner
+
+    def alive(row: Row) -> bool:
+        if row.owner == owner.name:
+            return (row.namespace, row.key, row.epoch) in owner.under_way
+        return row.owner is not None and ledger.working(row.owner, row.namespace, row.key, row.epoch)
+
+    return alive
 
 
 def _use_ticket(inside: sqlite3.Connection, row: Row, ticket: str) -> None:

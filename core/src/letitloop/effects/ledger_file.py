@@ -220,31 +220,41 @@ class LedgerFile:
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Write in one transaction: durable when the block is left, undone if it raises."""
-        with self._guard, self._writer_lock():
-            connection = self._connection
-            if self.poisoned:
-                raise StoreError(
-                    f"a write to the ledger {self._path} failed earlier in this process, and this handle of it is not used again. "
-                    "Nothing was run."
-                )
+        with self._guard:
+            # one handle for all transactions: if an interrupt keeps the lock from being freed, the next one has it anyway
+            if self._path:
+                self.fs.lock(self._writer, wait=True)
             try:
-                connection.execute("begin immediate")
-                yield connection
-                if failpoints.active:
-                    failpoints.hit("ledger.commit")
-                connection.execute("commit")
-            except BaseException as exc:
-                if connection.in_transaction:
-                    connection.execute("rollback")
-                self._high = 0
-                if isinstance(exc, (sqlite3.Error, OSError)):
-                    raise StoreError(
-                        f"the ledger {self._path} could not be written: {exc}. What it held before stands: an action whose start "
-                        "could not be recorded was not executed, and one whose end could not be recorded is uncertain. Free space "
-                        "or mend the disk, then start again."
-                    ) from exc
-                raise
-            self._write_mark()
+                yield from self._in_transaction()
+            finally:
+                if self._path:
+                    self.fs.unlock(self._writer)
+
+    def _in_transaction(self) -> Generator[sqlite3.Connection]:
+        connection = self._connection
+        if self.poisoned:
+            raise StoreError(
+                f"a write to the ledger {self._path} failed earlier in this process, and this handle of it is not used again. "
+                "Nothing was run."
+            )
+        try:
+            connection.execute("begin immediate")
+            yield connection
+            if failpoints.active:
+                failpoints.hit("ledger.commit")
+            connection.execute("commit")
+        except BaseException as exc:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            self._high = 0
+            if isinstance(exc, (sqlite3.Error, OSError)):
+                raise StoreError(
+                    f"the ledger {self._path} could not be written: {exc}. What it held before stands: an action whose start "
+                    "could not be recorded was not executed, and one whose end could not be recorded is uncertain. Free space "
+                    "or mend the disk, then start again."
+                ) from exc
+            raise
+        self._write_mark()
 
     def rows(self, query: str, values: tuple[object, ...] | dict[str, object]) -> list[tuple[Any, ...]]:
         """Return all rows of a query; readers take no lock."""
@@ -267,18 +277,6 @@ class LedgerFile:
             if handle >= 0:
                 self.fs.close(handle)
         self._writer = self._mark = -1
-
-    @contextmanager
-    def _writer_lock(self) -> Generator[None]:
-        if not self._path:
-            yield
-            return
-        # one handle for all transactions: if an interrupt keeps the lock from being freed, the next transaction has it anyway
-        self.fs.lock(self._writer, wait=True)
-        try:
-            yield
-        finally:
-            self.fs.unlock(self._writer)
 
     # --- who is alive --------------------------------------------------------------------------------------------------------
 

@@ -144,7 +144,8 @@ def make_call(
         differing=partial(_differing, ledger.vault, salt, counted, payload),
     )
     wanted = Wanted(namespace, key, fresh.group_key, fresh.compensates, fresh.ticket, holder=object())
-    action = Action(wanted, provider, ledger.vault, arguments, fresh.arguments, secrets_of(arguments, stored))
+    secrets = secrets_of(arguments, stored) if redact else ()
+    action = Action(wanted, provider, ledger.vault, arguments, fresh.arguments, secrets)
     return IntentCall(action, request, options.get("recover", "reconcile"))
 
 

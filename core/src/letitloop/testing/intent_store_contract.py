@@ -561,7 +561,7 @@ def _facts(
         return Decision(Refuse(LookupError("nothing is to be done")))
 
     store.transact(Wanted(namespace, key, group, compensates, ticket, holder or object()), decide)
-    return found[0]
+    return found[-1]
 
 
 def _raised(act: Callable[[], object]) -> BaseException:
