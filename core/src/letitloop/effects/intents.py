@@ -225,7 +225,8 @@ class SqliteIntents:
         The row that this holder has claimed needs no reading, and a key that was pruned refuses the insert.
         """
         alive = _judge(ledger)
-        row, version = self._claimed.pop(wanted.holder, None) or self._found(ledger.rows, wanted)
+        claimed = self._claimed.pop(wanted.holder, None)
+        row, version = claimed or self._found(ledger.rows, wanted)
         held = None if row is None else self._holding(ledger, wanted, row)
         return Facts(row, self._clock(), ledger.owner.name, alive, held=held, version=version)
 
