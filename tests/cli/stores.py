@@ -45,9 +45,15 @@ def environment(**more) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **more}
 
 
-def python(code: str, *, check=True, **more) -> subprocess.CompletedProcess[str]:
+def python(code: str, *, check=True, preexec_fn=None, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment(**more), check=check
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(**more),
+        check=check,
+        preexec_fn=preexec_fn,
     )
 
 

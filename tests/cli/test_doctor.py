@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,20 +14,16 @@ import pytest
 from letitloop import Approval, Ledger, atomic_marker, durable, step
 from letitloop.cli import doctor_checks
 from letitloop.cli.doctor_checks import mount_of
-from tests.cli import stores
+from tests.cli.ledgers import at_work, elsewhere, killed, ledger_file, read_only
 from tests.cli.shop import NS, act
 from tests.cli.stores import data, lil
-from tests.cli.test_ledger import _without_rights, at_work, killed, ledger_file
 
 CHECKS = "store|file system|writable|free space|ledger|age|owners|outcomes|approvals|anomalies|clock|logs".split("|")
 
 
 @pytest.fixture(autouse=True)
-def _bank(monkeypatch, tmp_path):
+def _narrow(shop_book, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("SHOP_BOOK", str(tmp_path / "book"))
-    monkeypatch.setenv("SHOP", "")
-    monkeypatch.delenv("SHOP_ASKED", raising=False)
 
 
 def verdicts(*words, code: int = 0) -> dict[str, str]:
@@ -38,10 +33,6 @@ def verdicts(*words, code: int = 0) -> dict[str, str]:
 def finding(check: str, *words, code: int = 0) -> dict:
     (found,) = [one for one in data("doctor", *words, code=code)["checks"] if one["check"] == check]
     return found
-
-
-def elsewhere(code: str) -> None:
-    stores.python(f"from tests.cli.shop import *\n{code}")
 
 
 def test_where_there_is_nothing_all_is_good_and_nothing_is_made(tmp_path):
@@ -195,9 +186,6 @@ def test_a_store_that_is_a_file_is_told(tmp_path):
 def test_a_read_only_disk_is_bad_and_stays_as_it_is():
     elsewhere("act('k', how='lost')")
     folder = ledger_file().parent
-    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
     code = """
 from tests.cli.stores import data
 found = {one["check"]: one for one in data("doctor", code=1)["checks"]}
@@ -205,21 +193,7 @@ assert [name for name in found if found[name]["verdict"] == "bad"] == ["writable
 assert "cannot be written by this user" in found["writable"]["said"]
 assert len(found["outcomes"]["items"]) == 1
 """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            env=stores.environment(),
-            timeout=60,
-            check=False,
-            preexec_fn=_without_rights,
-        )
-        assert done.returncode == 0, done.stderr
-        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
-    finally:
-        for path in [folder, *folder.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)
+    read_only(folder, code)
 
 
 # --- the disk ----------------------------------------------------------------------------------------------------------------

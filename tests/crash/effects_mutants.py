@@ -399,7 +399,7 @@ MUTANTS = [
     _m(
         "I18",
         "redirects are followed",
-        "tests/effects/providers/test_http.py::test_what_the_server_does_decides_the_verdict[307 after the commit-sync]",
+        "tests/effects/providers/test_http_verdicts.py::test_what_the_server_does_decides_the_verdict[307 after the commit-sync]",
         (
             "effects/providers/http_transport.py",
             "response = client.send(request, auth=None, follow_redirects=False)",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from letitloop import Approval, ApprovalRequired, IntentFailed, UnknownOutcome, failpoints
+from letitloop import Approval, ApprovalRequired, IntentFailed, IntentNotFound, UnknownOutcome, failpoints
 from letitloop.effects import ledger_file
 from letitloop.effects.provider import Caps, Found, NotExecuted, NotFound, Succeeded, Unknown, Window
 from letitloop.errors import StoreError
@@ -18,6 +20,7 @@ from letitloop.errors import StoreError
 SHOP = "shop-1"
 KEY = "order-42/refund-1"
 ARGUMENTS = {"operation": "refund", "amount_minor": 1200, "currency": "eur"}
+RESULT = {"refunded": 1200, "to": KEY}  # what a bank says that has acted on them
 PATIENCE = 20  # seconds until a test that waits for a thread has failed
 
 
@@ -145,6 +148,41 @@ def raises(error):
     return act
 
 
+def waits_for(told, times):
+    """Act when a semaphore has been released that often."""
+
+    def act(bank, dispatch):
+        for _ in range(times):
+            assert told.acquire(timeout=PATIENCE)
+        return bank.act(dispatch)
+
+    return act
+
+
+# --- threads -----------------------------------------------------------------------------------------------------------------
+
+
+def at_once(work, threads=8):
+    """Call ``work`` with 0, 1 and so on, each on a thread of its own, all at one moment; return what they returned."""
+    start = threading.Barrier(threads)
+
+    def thread(n):
+        start.wait(PATIENCE)
+        return work(n)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(thread, range(threads)))
+
+
+async def threads_ended():
+    """Wait for the threads of providers, and for those that the loop starts for what they brought."""
+    for _ in range(2):
+        for thread in threading.enumerate():
+            if thread.name == "letitloop-provider":
+                await asyncio.to_thread(thread.join, PATIENCE)
+        await asyncio.sleep(0)
+
+
 # --- faults ------------------------------------------------------------------------------------------------------------------
 
 
@@ -187,11 +225,41 @@ def content(path):
     return b"".join(Path(one.path).read_bytes() for one in os.scandir(os.path.dirname(path)) if one.is_file())
 
 
+class Xor:
+    """No cipher to be used; one that can be seen through in a test."""
+
+    def __init__(self, key=0x5A):
+        self.key = key
+        self.fails = False
+
+    def encrypt(self, data):
+        if self.fails:
+            raise RuntimeError("the key service is away")
+        return b"X" + bytes(byte ^ self.key for byte in data)
+
+    def decrypt(self, data):
+        if self.fails or data[:1] != b"X":
+            raise ValueError("cannot be decrypted")
+        return bytes(byte ^ self.key for byte in data[1:])
+
+
 # --- an intent in every state ------------------------------------------------------------------------------------------------
 
 
 def run(ledger, bank, key=KEY, arguments=ARGUMENTS, **options):
     return ledger.run(SHOP, key, bank, arguments, **options)
+
+
+def stored(ledger, key=KEY):
+    """Return all that is on record of an intent."""
+    try:
+        return asdict(ledger.get(SHOP, key)), ledger.events(SHOP, key)
+    except IntentNotFound:
+        return None
+
+
+def kinds(ledger, key=KEY):
+    return [event.kind for event in ledger.events(SHOP, key)]
 
 
 def unsettled(ledger, bank, key=KEY, arguments=ARGUMENTS, **options):

@@ -11,10 +11,23 @@ import pytest
 from letitloop import InFlight, IntentFailed, IntentNotFound, Ledger, MemoryStore, UnknownOutcome
 from letitloop.effects import ledger_file
 from letitloop.effects.provider import NotExecuted, NotFound, Unknown
-from tests.effects.acting import ARGUMENTS, KEY, PATIENCE, SHOP, Bank, at, capable, loses_its_reply, never_arrives, rejects, run
+from tests.effects.acting import (
+    ARGUMENTS,
+    KEY,
+    PATIENCE,
+    RESULT,
+    SHOP,
+    Bank,
+    at,
+    capable,
+    kinds,
+    loses_its_reply,
+    never_arrives,
+    rejects,
+    run,
+    threads_ended,
+)
 from tests.interrupts import in_memory
-
-RESULT = {"refunded": 1200, "to": KEY}
 
 
 @pytest.fixture
@@ -69,19 +82,6 @@ class SlowBank(Bank):
         """Wait until its thread has given its result to whoever takes it, and that has been kept."""
         assert await asyncio.to_thread(self.ended.wait, PATIENCE)
         await threads_ended()
-
-
-async def threads_ended():
-    """Wait for the threads of providers, and for those that the loop starts for what they brought."""
-    for _ in range(2):
-        for thread in threading.enumerate():
-            if thread.name == "letitloop-provider":
-                await asyncio.to_thread(thread.join, PATIENCE)
-        await asyncio.sleep(0)
-
-
-def kinds(ledger, key=KEY):
-    return [event.kind for event in ledger.events(SHOP, key)]
 
 
 # --- who acts where ----------------------------------------------------------------------------------------------------------

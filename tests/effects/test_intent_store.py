@@ -10,18 +10,8 @@ from letitloop.effects.intents import SqliteIntents
 from letitloop.effects.ledger_file import LedgerFile, close_ledger, open_ledger
 from letitloop.effects.vault import Vault
 from letitloop.testing import IntentStoreContract
+from tests.effects.acting import Xor
 from tests.effects.bank import Bank
-
-
-class Xor:
-    """No cipher to use: it only makes plain text unreadable, and tells if it was not there."""
-
-    def encrypt(self, data):
-        return b"x" + bytes(one ^ 0x55 for one in data)
-
-    def decrypt(self, data):
-        assert data[:1] == b"x"
-        return bytes(one ^ 0x55 for one in data[1:])
 
 
 class OnSqlite(IntentStoreContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import os
 import socket
 import ssl
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from letitloop import InvalidArgument
 from letitloop.effects.provider import Caps, NotExecuted, Succeeded, Unavailable, Unknown
 from letitloop.effects.providers import SmtpProvider
 from letitloop.effects.providers import smtp as module
-from tests.effects.providers.interleaving import Crash, dispatch
+from tests.effects.providers.interleaving import Crash, dispatch, handles
 from tests.effects.providers.mail_server import MailServer
 
 ARGUMENTS = {"to": "Ada <ada@example.org>", "subject": "Ordered", "text": "Thank you.\n"}
@@ -42,10 +41,6 @@ def sent(arguments, **options):
 
 def parsed(arguments, **options):
     return email.message_from_bytes(sent(arguments, **options).replace(b"\r\n..", b"\r\n."), policy=policy.default)
-
-
-def handles():
-    return len(os.listdir("/proc/self/fd"))
 
 
 # --- the plain course --------------------------------------------------------------------------------------------------------

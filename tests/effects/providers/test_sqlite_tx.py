@@ -15,7 +15,7 @@ from letitloop import InvalidArgument
 from letitloop.effects.intent import Redacted
 from letitloop.effects.provider import Found, NotExecuted, NotFound, StillRunning, Succeeded, Unavailable, Unknown
 from letitloop.effects.providers import SqliteProvider
-from tests.effects.providers.interleaving import Crash, dispatch
+from tests.effects.providers.interleaving import Crash, dispatch, handles
 
 ACTION = dispatch({"item": "lamp", "pieces": 3}, operation="take")
 
@@ -47,10 +47,6 @@ def pieces(path):
 
 def provider(path, operation=take, **options):
     return SqliteProvider(path, {"take": operation}, **{"timeout": 0.05, **options})
-
-
-def handles():
-    return len(os.listdir("/proc/self/fd"))
 
 
 class Connection(sqlite3.Connection):

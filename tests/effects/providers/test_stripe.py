@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import sys
 import threading
 import time
@@ -14,18 +13,25 @@ import pytest
 import stripe
 
 from letitloop.effects.intent import Redacted
-from letitloop.effects.provider import Dispatch, Found, NotExecuted, NotFound, Succeeded, Unavailable, Unknown, Window
+from letitloop.effects.provider import Dispatch, Found, NotFound, Succeeded, Unavailable, Unknown, Window
 from letitloop.effects.providers import StripeProvider
 from letitloop.effects.providers.stripe_rules import render
 from letitloop.errors import InvalidArgument
 from tests.effects.providers import http_server as faults
+from tests.effects.providers.http_calls import (
+    BOTH,
+    KEY,
+    NOT_SENT,
+    REJECTED,
+    SHORT,
+    SUCCEEDED,
+    TRUSTING_NOBODY,
+    UNKNOWN,
+    call,
+    verdict_of,
+)
 from tests.effects.providers.http_server import Server
 from tests.effects.providers.stripe_server import Running
-
-BOTH = pytest.mark.parametrize("mode", ["sync", "async"])
-KEY = "k" * 40
-TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loading the public certificates costs more than a test
-NOT_SENT, REJECTED, UNKNOWN, SUCCEEDED = "not_sent", "rejected", "unknown", "succeeded"
 
 
 @pytest.fixture(autouse=True)
@@ -56,25 +62,6 @@ def provider(url, **options) -> StripeProvider:
 
 def dispatch(operation="refund", key=KEY, at=None, **arguments) -> Dispatch:
     return Dispatch("shop", "order-42", 1, 1, key, operation, arguments, time.time() if at is None else at)
-
-
-def call(target: StripeProvider, mode: str, method: str, *dispatches: Dispatch):
-    if mode == "sync":
-        answers = [getattr(target, method)(each) for each in dispatches]
-        target.close()
-        return answers[-1]
-
-    async def calls():
-        try:
-            return [await getattr(target, "a" + method)(each) for each in dispatches]
-        finally:
-            await target.aclose()
-
-    return asyncio.run(calls())[-1]
-
-
-def verdict_of(reply) -> str:
-    return reply.kind if isinstance(reply, NotExecuted) else type(reply).__name__.lower()
 
 
 def post(url, path, **data):
@@ -334,7 +321,6 @@ def error(kind="invalid_request_error", **more):
     return {"error": {"type": kind, "message": "words", **more}}
 
 
-SHORT = httpx.Timeout(10.0, read=0.2)
 ROWS = [
     ("success", faults.answering(200, refund(), commit=True), 1, SUCCEEDED),
     ("success of another kind", faults.answering(200, refund(object="charge"), commit=True), 1, UNKNOWN),
