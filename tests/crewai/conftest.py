@@ -1,10 +1,13 @@
-"""What the tests of crews begin with."""
+"""What the tests of crews and of flows begin with."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.crewai.lives import Lives
+from tests.crewai.lives import Lives  # sets the environment first
+
+# isort: split
+from letitloop.adapters.crewai import CrewAIDurabilityHandler
 
 
 @pytest.fixture
@@ -14,3 +17,21 @@ def lives(tmp_path, monkeypatch):
     found = Lives(tmp_path / "store")
     yield found
     found.end()
+
+
+@pytest.fixture
+def handlers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = []
+
+    def begin(**options):
+        for one in made:
+            one.unwrap()
+            one.close()
+        made.append(CrewAIDurabilityHandler(session_id="flows", store=str(tmp_path / "store"), **options))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.unwrap()
+        one.close()

@@ -1,15 +1,19 @@
-"""Lives of one program, each with objects of its own, and what its models say."""
+"""Lives of one program, each with objects of its own, what its models say, and tools that several tests give them."""
 
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 from tests.crewai.scripted import Scripted, action, final, prompt_of  # sets the environment first
 
 # isort: split
 from crewai import Agent, Task
-from crewai.tools import tool
+from crewai.tools import BaseTool, tool
+from pydantic import BaseModel
 
+from letitloop import Trusted
 from letitloop.adapters.crewai import CrewAIDurabilityHandler
 
 
@@ -53,6 +57,42 @@ class Lives:
         options.setdefault("cache", False)  # what it is by default changed within 1.15
         tools = [self.worker()] if tools is None else tools
         return Agent(role=options.pop("role", "worker"), goal="work", backstory="long", llm=llm, tools=tools, **options)
+
+
+class PayArguments(BaseModel):
+    number: int
+    account: str
+
+
+class Pay(BaseTool):
+    """Pays for an account that no model names; ``banked`` where a bank does it."""
+
+    name: str = "pay"
+    description: str = "Pay."
+    args_schema: type[BaseModel] = PayArguments
+    banked: bool = False
+
+    def _run(self, number: int, account: Trusted[str]) -> str:
+        assert not self.banked, "the bank pays"
+        return f"paid {number} from {account}"
+
+
+def paying():
+    """A tool that pays, by a bank."""
+
+    @tool
+    def pay(number: int) -> str:
+        """Pay."""
+        raise AssertionError("the bank pays")
+
+    return pay
+
+
+def mcp_shop(orders):
+    """A server that sells, as a process of its own; it notes each order."""
+    from crewai.mcp import MCPServerStdio
+
+    return MCPServerStdio(command=sys.executable, args=[str(Path(__file__).with_name("mcp_server.py")), str(orders)])
 
 
 def results(messages):

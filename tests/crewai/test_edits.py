@@ -1,13 +1,13 @@
-"""Programs that were edited, or say what they do not mean: refused before anything is done, or told."""
+"""Programs that were edited, or say what they do not mean: what runs again, what is refused before it is done, what is told."""
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 
 import pytest
 
-from tests.crewai.lives import results
+from tests.crewai.lives import mcp_shop, paying, results, task_in, tasks, works
 from tests.crewai.scripted import action, final, prompt_of  # sets the environment first
 
 # isort: split
@@ -22,18 +22,111 @@ from tests.effects.bank import Bank
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-# --- tasks -------------------------------------------------------------------------------------------------------------------
+# --- what runs again ---------------------------------------------------------------------------------------------------------
+
+
+def edited(lives, words, *, names=None, caplog=None, options=None, context=True, tools=None):
+    """Kick a crew of these tasks off; return what it came to, and which tasks really asked."""
+    agents = [lives.agent(lambda m, a: final(f"did {task_in(m)}")) for _ in words]
+    made = [
+        Task(description=one, expected_output="x", agent=agent, name=name, **({} if context else {"context": None}))
+        for one, agent, name in zip(words, agents, names or [None] * len(words), strict=True)
+    ]
+    crew = lives.begin(**(options or {})).wrap_crew(Crew(agents=agents, tasks=made))
+    output = crew.kickoff()
+    return [one.raw for one in output.tasks_output], [one for one, agent in zip(words, agents, strict=True) if agent.llm.asked]
+
+
+def test_unchanged_tasks_are_reused_and_changed_ones_run_again_with_what_depends_on_them(lives, caplog):
+    caplog.set_level(logging.INFO, "letitloop")
+    names = ["first", "second", "third"]
+    edited(lives, ["a", "b", "c"], names=names)
+    caplog.clear()
+    outputs, ran = edited(lives, ["a", "changed", "c"], names=names)
+    assert (outputs, ran) == (["did a", "did changed", "did c"], ["changed", "c"])
+    told = [one.getMessage() for one in caplog.records if "task '" in one.getMessage()]
+    assert [re.sub(" of run [^ ]*", "", one) for one in told] == [
+        "letitloop: task 'first' is answered from the log",
+        "letitloop: task 'second' is executed again: description changed",
+        "letitloop: task 'third' is executed again: context changed",
+    ]
+
+
+def test_a_change_without_names_is_another_task(lives):
+    edited(lives, ["a", "b", "c"])
+    assert edited(lives, ["a", "changed", "c"]) == (["did a", "did changed", "did c"], ["changed", "c"])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_inserted_task_never_gets_anothers_output(lives, place):
+    words = ["a", "b"]
+    edited(lives, words)
+    words.insert(place, "new")
+    outputs, ran = edited(lives, words)
+    assert outputs == [f"did {one}" for one in words]
+    assert ran == words[place:]  # those after it have another context
+
+
+def test_tasks_in_another_order_keep_their_outputs(lives):
+    edited(lives, ["a", "b"], context=False)
+    assert edited(lives, ["b", "a"], context=False) == (["did b", "did a"], [])
+
+
+def test_equal_tasks_are_two(lives):
+    assert edited(lives, ["a", "a"]) == (["did a", "did a"], ["a", "a"])
+    assert edited(lives, ["a", "a"])[1] == []
+
+
+def test_changes_raise_or_are_passed_over_as_asked(lives):
+    edited(lives, ["a", "b"], names=["first", "second"])
+    with pytest.raises(StepChanged, match="'description' differs"):
+        edited(lives, ["a", "changed"], names=["first", "second"], options={"on_change": "raise"})
+    with pytest.raises(StepChanged, match="no task of crew crew is that one any more"):
+        edited(lives, ["a"], names=["first"], options={"on_change": "raise"})
+    outputs, ran = edited(lives, ["a", "changed"], names=["first", "second"], options={"on_change": "reuse"})
+    assert (outputs, ran) == (["did a", "did b"], [])
+
+
+@pytest.mark.parametrize("edit", ["named", "unnamed", "gone", "upstream"])
+def test_a_task_that_had_effects_is_not_discarded(lives, tmp_path, edit):
+    bank, pay = Bank(tmp_path / "bank"), paying()
+
+    def kick(*words, name=None):
+        agent = lives.agent(
+            lambda m, a: action("pay", number=7) if "pay" in prompt_of(m) and not results(m) else final(prompt_of(m)), tools=[pay]
+        )
+        made = [Task(description=one, expected_output="x", agent=agent, name=name if "pay" in one else None) for one in words]
+        policy = {"pay": effect(key="invoice/{number}", provider=bank)}
+        return lives.begin(tools=policy).wrap_crew(Crew(agents=[agent], tasks=made)).kickoff()
+
+    name = "payment" if edit == "named" else None
+    kick("ask", "pay it", name=name)
+    later = {"named": ("ask", "pay now"), "unnamed": ("ask", "pay now"), "gone": ("ask",), "upstream": ("ask again", "pay it")}
+    with pytest.raises(StepChanged, match="invoice%2F7"):
+        kick(*later[edit], name=name)
+    kick("ask", "pay it", name=name)  # put back as it was, it goes on
+    assert len(bank.requests()) == 1
+
+
+def test_other_inputs_are_an_error_that_names_them(lives):
+    for life in range(2):
+        agent = lives.agent(works())
+        crew = lives.begin().wrap_crew(Crew(agents=[agent], tasks=tasks(agent, "about {topic} of {year}")))
+        if life:
+            with pytest.raises(StepChanged, match="'topic' differs") as raised:
+                crew.kickoff({"topic": "b", "year": 1})
+            assert raised.value.arguments == ("topic",)
+        else:
+            crew.kickoff({"topic": "a", "year": 1})
+
+
+# --- what is refused or told -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def kick(lives, tmp_path):
     """Kick a crew off whose task "pay it" pays, and return which tasks asked a model."""
-    bank = Bank(tmp_path / "bank")
-
-    @tool
-    def pay(number: int) -> str:
-        """Pay."""
-        raise AssertionError("the bank pays")
+    bank, pay = Bank(tmp_path / "bank"), paying()
 
     def kick(*words, on_change="rerun", contexts=(), agents=(), left_out=(), **options):
         ran = kick.ran = []
@@ -212,19 +305,7 @@ def test_a_name_of_nothing_is_told(lives, caplog):
 
 @pytest.mark.parametrize("name", ["ordr", "launch_rocket", "order"])
 def test_names_of_a_servers_tools_are_known_when_it_tells_them(lives, tmp_path, name, caplog):
-    from crewai.mcp import MCPServerStdio
-
-    server = tmp_path / "server.py"
-    server.write_text(
-        "from mcp.server.fastmcp import FastMCP\n"
-        "server = FastMCP('shop')\n"
-        "@server.tool()\n"
-        "def order(item: str) -> str:\n"
-        "    'Order an item.'\n"
-        "    return f'ordered {item}'\n"
-        "server.run()\n"
-    )
-    agent = lives.agent(lambda m, a: final("done"), tools=[], mcps=[MCPServerStdio(command=sys.executable, args=[str(server)])])
+    agent = lives.agent(lambda m, a: final("done"), tools=[], mcps=[mcp_shop(tmp_path / "orders")])
     crew = lives.begin(tools={name: "rerun"}).wrap_crew(
         Crew(agents=[agent], tasks=[Task(description="one", expected_output="x", agent=agent)])
     )

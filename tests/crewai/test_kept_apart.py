@@ -8,15 +8,14 @@ import threading
 
 import pytest
 
-from tests.crewai.lives import Died, asked, results, task_in, tasks, works
+from tests.crewai.lives import Died, Pay, asked, paying, results, task_in, tasks, works
 from tests.crewai.scripted import Scripted, action, call, final, text_of  # sets the environment first
 
 # isort: split
 from crewai import Agent, Crew, Task
 from crewai.tools import BaseTool, tool
-from pydantic import BaseModel
 
-from letitloop import Trusted, durable, effect, effect_context
+from letitloop import durable, effect, effect_context
 from letitloop.adapters.crewai import CrewAIDurabilityHandler, wrap_crew
 from letitloop.errors import InvalidArgument
 from letitloop.runs.history import list_runs
@@ -329,12 +328,7 @@ def test_batches_at_one_time_are_told_apart_by_the_order_of_their_calls(lives, f
 
 
 def test_an_item_that_is_at_work_when_another_fails_stays_guarded(lives, tmp_path):
-    bank, failed = Bank(tmp_path / "bank"), threading.Event()
-
-    @tool
-    def pay(number: int) -> str:
-        """Pay."""
-        raise AssertionError("the bank pays")
+    bank, failed, pay = Bank(tmp_path / "bank"), threading.Event(), paying()
 
     def script(messages, asked):
         if task_in(messages) == "say a":
@@ -406,20 +400,6 @@ def test_handlers_made_in_each_drive_of_a_durable_function_are_new_lives(lives):
 
 
 # --- shared tools ------------------------------------------------------------------------------------------------------------
-
-
-class PayArguments(BaseModel):
-    number: int
-    account: str
-
-
-class Pay(BaseTool):
-    name: str = "pay"
-    description: str = "Pay."
-    args_schema: type[BaseModel] = PayArguments
-
-    def _run(self, number: int, account: Trusted[str]) -> str:
-        return f"paid {number} from {account}"
 
 
 @pytest.mark.parametrize("first", [0, 1])

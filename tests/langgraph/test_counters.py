@@ -25,6 +25,7 @@ from letitloop import MemoryStore, async_step, effect, scope, step
 from letitloop.errors import UnknownOutcome
 from letitloop.testing import kill_sweep
 from letitloop_langgraph import LetItLoopCheckpointSaver, adurable_tool_call, durable_config, durable_tool_call
+from tests.langgraph.helpers import restarted
 
 warnings.simplefilter("ignore")
 MODES = ["sync", "async", "exit"]
@@ -40,15 +41,6 @@ class State(TypedDict, total=False):
 class Asked(TypedDict, total=False):
     q: str
     answer: str
-
-
-def restarted(saver):
-    """Let the next use find what another process would find."""
-    if isinstance(saver, LetItLoopCheckpointSaver):
-        room = saver.room
-        saver.close()
-        room._threads.clear()
-        room._known.clear()
 
 
 # --- the programs: what a node does, with leaves that are steps or plain calls ---------------------------------------------------

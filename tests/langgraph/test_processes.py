@@ -10,7 +10,7 @@ import pytest
 from letitloop.errors import LogLocked
 from letitloop_langgraph import LetItLoopCheckpointSaver, ThreadConflict, room
 from tests.langgraph import forked
-from tests.langgraph.test_saver import at, put
+from tests.langgraph.helpers import at, put
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

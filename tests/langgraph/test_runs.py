@@ -11,6 +11,7 @@ from langgraph.types import Command, interrupt
 
 from letitloop import MemoryStore
 from letitloop_langgraph import InputsChanged, LetItLoopCheckpointSaver, durable_config
+from tests.langgraph.helpers import restarted
 
 PLAIN = {"configurable": {"thread_id": "t"}}
 INPUTS = {"amount": 1}
@@ -45,10 +46,7 @@ class Payments:
         return self.app.invoke(inputs, durable_config("t", how.get("named", inputs), run=name))
 
     def restarted(self):
-        room = self.saver.room
-        self.saver.close()
-        room._threads.clear()
-        room._known.clear()
+        restarted(self.saver)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from letitloop import MemoryStore, UnknownOutcome, step
 from letitloop.errors import InvalidArgument
 from letitloop_langgraph import LetItLoopCheckpointSaver, durable_config, places
 from letitloop_langgraph.resolver import current_place
-from tests.langgraph.test_steps import Counted, chain, restarted
+from tests.langgraph.helpers import Counted, chain, restarted
 
 HERE = {"configurable": {"thread_id": "1"}}
 

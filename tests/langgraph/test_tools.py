@@ -15,7 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from letitloop import Approval, Ledger, MemoryStore, Trusted, effect, effect_context, step
+from letitloop import Approval, Ledger, Trusted, effect, effect_context, step
 from letitloop.errors import (
     ApprovalRequired,
     InvalidArgument,
@@ -25,11 +25,11 @@ from letitloop.errors import (
 )
 from letitloop_langgraph import (
     DurableMiddleware,
-    LetItLoopCheckpointSaver,
     adurable_tool_call,
     durable_config,
     durable_tool_call,
 )
+from tests.langgraph.helpers import restarted
 from tests.langgraph.programs import Scripted, asked, summary
 
 WAYS = ["sync", "async"]
@@ -55,20 +55,6 @@ class Calls:
 @pytest.fixture
 def calls():
     return Calls()
-
-
-@pytest.fixture(params=["directory", "memory"])
-def saver(request, tmp_path):
-    made = LetItLoopCheckpointSaver(store=tmp_path / "store" if request.param == "directory" else MemoryStore())
-    yield made
-    made.close()
-
-
-def restarted(saver):
-    room = saver.room
-    saver.close()
-    room._threads.clear()
-    room._known.clear()
 
 
 def run(app, way, inputs, config=HERE, **more):

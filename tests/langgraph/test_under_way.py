@@ -23,7 +23,7 @@ from letitloop_langgraph import LetItLoopCheckpointSaver, LetItLoopStore, durabl
 from letitloop_langgraph.lease import ROOM, log_name
 from letitloop_langgraph.resolver import current_place
 from letitloop_langgraph.thread import Thread
-from tests.langgraph.test_steps import restarted
+from tests.langgraph.helpers import restarted
 
 
 class State(TypedDict, total=False):

@@ -19,8 +19,7 @@ from letitloop.codecs import Codecs
 from letitloop.errors import InvalidArgument, UnencodableError
 from letitloop_langgraph import CodecSerializer, InputsChanged, LetItLoopCheckpointSaver, durable_config
 from letitloop_langgraph.config import INPUTS
-from tests.langgraph.test_saver import at, put
-from tests.langgraph.test_steps import restarted
+from tests.langgraph.helpers import at, put, restarted
 
 attrs = pytest.importorskip("attrs")
 

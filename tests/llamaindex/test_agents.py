@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import warnings
-from typing import Any
 
 import pydantic
 import pytest
@@ -24,17 +23,8 @@ from letitloop.effects.authority import Approval
 from letitloop.effects.providers import FunctionProvider
 from letitloop_llamaindex.serializers import ExactSerializer
 from letitloop_llamaindex.ticks import TickCodec
+from tests.llamaindex.helpers import Crash, made, trouble
 from tests.llamaindex.scripted import Scripted, call, results
-
-made: list[Any] = []
-trouble: dict[str, Any] = {}
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path, monkeypatch):
-    monkeypatch.setenv("LETITLOOP_STORE", str(tmp_path / "store"))
-    made.clear()
-    trouble.clear()
 
 
 def look(what: str) -> str:
@@ -51,10 +41,6 @@ def looker(*whats):
         return [call("look", f"c{done}", what=whats[done])] if done < len(whats) else f"done {done}"
 
     return script
-
-
-class Crash(BaseException):
-    """Ends a run as the end of its process would: nothing is recorded of it."""
 
 
 async def crashed(handler):

@@ -12,17 +12,9 @@ from workflows.events import StartEvent, StopEvent
 from letitloop import InvalidArgument, StepChanged, effect
 from letitloop.adapters.llamaindex import LetItLoopRuntime, durable_tool, durable_workflow
 from letitloop.effects.providers import FunctionProvider
+from tests.llamaindex.helpers import made as paid
+from tests.llamaindex.helpers import trouble
 from tests.llamaindex.scripted import Scripted, call, results
-
-paid: list[int] = []
-trouble: list[BaseException] = []
-
-
-@pytest.fixture(autouse=True)
-def _place(tmp_path, monkeypatch):
-    monkeypatch.setenv("LETITLOOP_STORE", str(tmp_path / "store"))
-    paid.clear()
-    trouble.clear()
 
 
 def act(number: int) -> str:
@@ -47,7 +39,7 @@ def payer(messages, tools):
     if results(messages) == 0:
         return [call("pay", number=1)]
     if trouble:
-        return trouble.pop()
+        return trouble.popitem()[1]
     return "done"
 
 
@@ -147,7 +139,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_changed_agent_is_named(name):
     first, then = CHANGES[name]
-    trouble.append(RuntimeError("late"))
+    trouble["late"] = RuntimeError("late")
     with pytest.raises(RuntimeError, match="late"):
         await agent(name="clerk", **first).run("pay", run_id="a")
     for _ in range(2):
@@ -167,7 +159,7 @@ async def test_a_changed_team_is_named():
         ]
         return AgentWorkflow(agents, **{"root_agent": "triage", "runtime": LetItLoopRuntime(), **fields})
 
-    trouble.append(RuntimeError("late"))
+    trouble["late"] = RuntimeError("late")
     with pytest.raises(RuntimeError, match="late"):
         await team().run("pay", run_id="a")
     with pytest.raises(StepChanged) as caught:
@@ -185,7 +177,7 @@ async def test_what_a_changed_agent_may_do():
 
     tools = {"plain": [FunctionTool.from_defaults(plain, name="pay")], "effect": [pay]}
     for kind, runtime in runs.items():
-        trouble.append(RuntimeError("late"))
+        trouble["late"] = RuntimeError("late")
         with pytest.raises(RuntimeError, match="late"):
             await agent(runtime, tools=tools[kind], system_prompt="old").run("pay", run_id=kind)
     changed = {"system_prompt": "new"}

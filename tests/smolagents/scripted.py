@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 
+import PIL.Image
 from smolagents import Tool
 from smolagents.models import (
     ChatMessage,
@@ -145,6 +146,10 @@ class Pay(Tool):
 
     def forward(self, number: str, amount: int):
         raise AssertionError("the provider pays")
+
+
+def image(color):
+    return PIL.Image.new("RGB", (2, 2), color)
 
 
 def store(tmp_path):

@@ -10,9 +10,8 @@ from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent
 from letitloop.runs.history import list_runs
 from letitloop.store.directory import DirectoryStore
 from tests.smolagents.conftest import Died
+from tests.smolagents.helpers import QUIET
 from tests.smolagents.scripted import Probe, Script, calls, code
-
-QUIET = {"verbosity_level": -1}
 
 
 class Mortal(Script):

@@ -10,9 +10,9 @@ from smolagents import CodeAgent, ToolCallingAgent
 from letitloop import InvalidArgument, durable, step
 from letitloop.adapters.smolagents import durable_agent
 from tests.smolagents.conftest import Died
+from tests.smolagents.helpers import QUIET
 from tests.smolagents.scripted import Probe, Script, calls, code
 
-QUIET = {"verbosity_level": -1}
 EXPERT = [code("found = probe(what=q)"), code("final_answer('expert on ' + found)")]
 
 

@@ -1,9 +1,10 @@
-"""Programs that die, ``lil watch`` on them as a process, and what both tell."""
+"""Programs and functions that die, ``lil watch`` on them as a process, and what both tell."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 DEADLINE = 100  # seconds after which a test hangs; nothing here takes so long
+quick = {"backoff": 0.0}
 
 
 @dataclass
@@ -66,13 +68,7 @@ def started(folder: Path, *words: object, json_lines: bool = True, **options) ->
 
 def watch(folder: Path, *words: object, **options) -> Watched:
     """Run ``lil watch`` to its end."""
-    process = started(folder, *words, **options)
-    try:
-        out, err = process.communicate(timeout=DEADLINE)
-    finally:
-        process.kill()
-        process.wait()
-    return Watched(process.returncode, out or "", err or "")
+    return end_of(started(folder, *words, **options))
 
 
 def end_of(process: subprocess.Popen[str]) -> Watched:
@@ -100,3 +96,15 @@ def python(folder: Path, *words: str, code: int | None = 0, **more: str) -> subp
     )
     assert code is None or done.returncode == code, done.stdout + done.stderr
     return done
+
+
+def lives(path: Path) -> int:
+    """Count the calls of a function across processes, from 1."""
+    with path.open("a") as file:
+        file.write("x")
+    return path.stat().st_size
+
+
+def die(number: int = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), number)
+    signal.pause()
