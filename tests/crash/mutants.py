@@ -54,6 +54,10 @@ def _log(old: str, new: str = "") -> tuple[str, str, str]:
     return ("log", old, new)
 
 
+def _commit(old: str, new: str = "") -> tuple[str, str, str]:
+    return ("group_commit", old, new)
+
+
 def _recovery(old: str, new: str = "") -> tuple[str, str, str]:
     return ("recovery", old, new)
 
@@ -124,17 +128,17 @@ def _without(text: str, *lines: int) -> str:
 
 
 MUTANTS = [
-    Mutant("no fdatasync after a write", "L1 power cut, append", (_log(SYNC),)),
+    Mutant("no fdatasync after a write", "L1 power cut, append", (_commit(SYNC),)),
     Mutant(
-        "acknowledged before its sync, which covers what was written before", "L1 power cut, append", (_log(WRITE, WRITE_LATE),)
+        "acknowledged before its sync, which covers what was written before", "L1 power cut, append", (_commit(WRITE, WRITE_LATE),)
     ),
-    Mutant("waiters are woken before the sync of their batch", "L3 failing disk", (_log(SYNC_IF_NEEDED, WAKE_FIRST),)),
+    Mutant("waiters are woken before the sync of their batch", "L3 failing disk", (_commit(SYNC_IF_NEEDED, WAKE_FIRST),)),
     Mutant(
         "the thread that handed the lead on leads again",
         "L3 failing disk",
         (
-            _log("        self._leader = _PROMOTED\n"),
-            _log("                    with self._syncing:\n                        self._fs", "                    self._fs"),
+            _commit("        self._leader = _PROMOTED\n"),
+            _commit("                    with self._syncing:\n                        self._fs", "                    self._fs"),
         ),
     ),
     Mutant(
@@ -220,7 +224,7 @@ MUTANTS = [
     Mutant(
         "a failed sync is taken for a sync",
         "L3 failing disk",
-        (_log('                    self._fail("sync", exc)\n', "                    pass\n"),),
+        (_commit('                    self._fail("sync", exc)\n', "                    pass\n"),),
     ),
     Mutant(
         "the end is not moved on after a write: the next record overwrites it",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-ROOM = ("files", "format", "seal", "lock", "log", "recovery")
+ROOM = ("files", "format", "seal", "lock", "group_commit", "log", "recovery")
 
 
 @dataclass(frozen=True)

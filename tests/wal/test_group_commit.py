@@ -8,7 +8,8 @@ import pytest
 
 from letitloop.errors import LogPoisoned
 from letitloop.testing import SimFs
-from letitloop.wal import log as log_module
+from letitloop.wal import group_commit
+from letitloop.wal.log import Log
 from letitloop.wal.recovery import open_log
 
 pytestmark = pytest.mark.timeout(60)
@@ -60,13 +61,13 @@ def waiters(monkeypatch):
     """What threads wait on, in their order; nobody is rescued by losing patience."""
     made = []
 
-    class Waiter(log_module._Waiter):
+    class Waiter(group_commit._Waiter):
         def __init__(self):
             super().__init__()
             self.gate = Gate(self.gate)
             made.append(self)
 
-    monkeypatch.setattr(log_module, "_Waiter", Waiter)
+    monkeypatch.setattr(group_commit, "_Waiter", Waiter)
     return made
 
 
@@ -192,9 +193,9 @@ def test_a_leader_that_dies_before_it_wakes_anybody_is_outlived(monkeypatch):
     fs = Held()
     log = open_log("/sim/run.wal", fs=fs)
     made, wake, deaths = [], log._wake, []
-    monkeypatch.setattr(log_module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(group_commit, "_PATIENCE", 0.01)
 
-    class Waiter(log_module._Waiter):
+    class Waiter(group_commit._Waiter):
         def __init__(self):
             super().__init__()
             made.append(self)
@@ -205,7 +206,7 @@ def test_a_leader_that_dies_before_it_wakes_anybody_is_outlived(monkeypatch):
             raise KeyboardInterrupt
         wake(waiter)
 
-    monkeypatch.setattr(log_module, "_Waiter", Waiter)
+    monkeypatch.setattr(group_commit, "_Waiter", Waiter)
     monkeypatch.setattr(type(log), "_wake", lambda _, waiter: dies_once(waiter))
     crowd = Crowd(log, fs, made)
     crowd.go()
@@ -223,7 +224,7 @@ def test_records_that_an_interrupted_leader_had_taken_are_acknowledged_to_nobody
     def interrupted(self, records):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(log_module.Log, "_write", interrupted)
+    monkeypatch.setattr(Log, "_write", interrupted)
     crowd.go()
     assert crowd.outcomes.pop("leader") == "leader"
     assert crowd.outcomes.pop("follower-0") is KeyboardInterrupt

@@ -1,15 +1,10 @@
-"""A log that is open for writing: append, group commit, compaction, close.
+"""A log that is open for writing: append, compaction, close; how threads share a sync is in :mod:`letitloop.wal.group_commit`.
 
 ``Log`` knows records, not meanings: a kind, a key and a payload each. What it promises: when :meth:`Log.append` returns, the
 record is on disk at the log's level and will be read back by every later opening, or that opening raises a named error.
 
 Two levels, named for what they survive: ``"power"`` (fdatasync before the call returns) and ``"process"`` (the bytes are with the
 kernel: SIGKILL and OOM leave them, a power cut may not).
-
-Group commit is baton passing with a buffer. A thread that wants its record durable queues it. If nobody leads, it leads: it
-writes all that is queued with one ``pwrite``, syncs once, and wakes those whose records it carried: the first of them, which wakes
-the next one in its turn. The last one promotes the first thread that queued meanwhile. There is one sync at a time, and never a
-batch written by a leader while another batch is being synced.
 
 After a failed write or sync nothing more is acknowledged (:class:`LogPoisoned`): the kernel reports a lost page once and would
 report success for the next sync (the fsync failure that PostgreSQL treats as a panic since 2018).
@@ -22,7 +17,6 @@ import threading
 import weakref
 from _thread import get_ident
 from collections import deque
-from itertools import pairwise
 
 from letitloop import failpoints
 from letitloop.errors import (
@@ -41,6 +35,7 @@ from letitloop.wal.format import (
     Scan,
     frame,
 )
+from letitloop.wal.group_commit import GroupCommit
 from letitloop.wal.lock import Lock
 from letitloop.wal.seal import Seal
 
@@ -60,34 +55,10 @@ LEVELS = ("power", "process")
 
 _SMALLEST_STEP = 8 << 10
 _LARGEST_STEP = 256 << 10
-_PATIENCE = 0.5  # seconds
 _NEAR = 32 << 10
-_PROMOTED = -1  # whoever was promoted leads, and has not woken up yet
-_CHOOSING = -2  # whoever is woken last of a batch chooses who leads next
 
 
-class _Waiter:
-    """A thread that waits for its record to become durable, or to lead.
-
-    Attributes:
-        gate: released to wake it.
-        promoted: it is to lead.
-        woken: its record was carried by a leader.
-        next: whom it wakes in its turn.
-        left: it waits no more, and whoever wakes it wakes the next one as well.
-    """
-
-    __slots__ = ("gate", "left", "next", "promoted", "woken")
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.promoted = self.woken = False
-        self.next: _Waiter | None = None
-        self.left = False
-
-
-class Log:
+class Log(GroupCommit):
     """A log that is open for writing; made by :func:`letitloop.wal.recovery.open_log`, never directly.
 
     Attributes:
@@ -123,11 +94,11 @@ class Log:
         self._rewrites = 0  # how often a compaction began or ended: odd while one moves the records
         self._near: tuple[int, bytes] = (0, b"")  # a piece of the file that was read last: runs are replayed in their order
         self._guard = threading.Lock()  # all of the state above and below, and every write
-        self._syncing = threading.Lock()  # held during a sync
+        self._syncing = threading.Lock()
         self._queue: deque[tuple[Entry, bytes]] = deque()  # appended to without the guard: its own operations are atomic
-        self._leader = 0  # the thread that leads, 0 if none does, _PROMOTED or _CHOOSING in between
-        self._waiters: list[_Waiter] = []
-        self._poison: str | None = None
+        self._leader = 0
+        self._waiters = []
+        self._poison = None
         self._foreign = ""  # in a forked child: whose log it is
         self._cause: BaseException | None = None
         self._closed = False
@@ -219,134 +190,6 @@ class Log:
     def _last(self) -> Entry:
         """Return the last record queued or written so far; a stand-in where it is written already."""
         return self._queue[-1][0] if self._queue else Entry(CLOSE, b"", -1, 0, self.next_seq - 1)
-
-    def _join(self) -> _Waiter | None:
-        """Lead, or queue up behind the leader; called with the guard held."""
-        if not self._leader or self._leader == get_ident():  # our own: a signal handler's exception cut our lead short
-            self._leader = get_ident()
-            return None
-        me = _Waiter()
-        self._waiters.append(me)
-        return me
-
-    def _commit(self, entry: Entry, me: _Waiter | None) -> None:
-        """Return when ``entry`` is durable: by leading, or by waiting for a leader that carries it."""
-        while True:
-            if me is None or self._await(entry, me):
-                self._lead()
-                return
-            with self._guard:
-                if 0 <= entry.seq < self._durable:
-                    return
-                self._check_whole()
-                me = self._join()  # the leader was interrupted before its sync returned
-
-    def _await(self, entry: Entry, me: _Waiter) -> bool:
-        """Wait to be woken, and wake the next one; tell whether this thread leads now."""
-        try:
-            while not me.gate.acquire(timeout=_PATIENCE):
-                with self._guard:
-                    if self._given_up(entry, me):
-                        break
-            if me.woken:
-                self._wake(me.next)
-        except BaseException:  # KeyboardInterrupt: the record stays queued, and neither baton nor wake-up must be lost
-            self._leave(me)
-            raise
-        return me.promoted
-
-    def _given_up(self, entry: Entry, me: _Waiter) -> bool:
-        """Tell whether whoever was to wake this thread has been ended by an exception (Ctrl+C, no memory); guard held.
-
-        If it was merely slow, two lead for a moment, one sync after the other.
-        """
-        done = me.promoted or self._poison is not None or 0 <= entry.seq < self._durable
-        syncing = self._syncing.locked()
-        if syncing and not done:
-            return False
-        if me in self._waiters:
-            self._waiters.remove(me)
-            me.promoted = not syncing  # even if there is nothing left to do: somebody has to hand the lead on
-        me.left = True
-        return True
-
-    def _leave(self, me: _Waiter) -> None:
-        """Wait no more, and pass on what this thread was given."""
-        successor: _Waiter | None = None
-        with self._guard:
-            me.left = True
-            if me in self._waiters:
-                self._waiters.remove(me)
-            elif me.promoted:
-                successor = self._successor()
-        if successor is not None:
-            successor.gate.release()
-        elif me.woken:
-            self._wake(me.next)
-
-    def _wake(self, waiter: _Waiter | None) -> None:
-        """Wake a thread of a batch, which wakes the next one in its turn; after the last one, choose who leads next.
-
-        One after the other, since all of them need the interpreter, and would fight for it if they were woken at once. And no
-        sync starts meanwhile: it would carry the record of the first one alone, and all others would wait for one more.
-        """
-        successor: _Waiter | None = None
-        with self._guard:
-            while waiter is not None:
-                if waiter.woken:
-                    return
-                waiter.woken = True
-                waiter.gate.release()
-                if not waiter.left:
-                    return
-                waiter = waiter.next
-            if self._leader == _CHOOSING:
-                successor = self._successor()
-        if successor is not None:
-            successor.gate.release()
-
-    def _lead(self) -> None:
-        """Write all that is queued, sync it, wake those whose records were carried, and with them hand the baton on."""
-        batch: list[_Waiter] = []
-        try:
-            with self._guard:
-                self._leader = get_ident()
-                batch, self._waiters = self._waiters, batch
-                self._check_whole()
-                self._write_queue()
-                written = self.next_seq
-            if self._durable < written:
-                try:
-                    with self._syncing:
-                        self._fs.sync(self._handle)
-                except OSError as exc:
-                    self._fail("sync", exc)
-                self._durable = max(self._durable, written)
-                if failpoints.active:
-                    failpoints.hit("wal.synced")
-        finally:
-            successor: _Waiter | None = None
-            with self._guard:
-                if batch:
-                    self._leader = _CHOOSING
-                else:
-                    successor = self._successor()
-            if successor is not None:
-                successor.gate.release()
-            if batch:
-                for waiter, following in pairwise(batch):
-                    waiter.next = following
-                self._wake(batch[0])
-
-    def _successor(self) -> _Waiter | None:
-        """Choose who leads next; called with the guard held."""
-        if not self._waiters:
-            self._leader = 0
-            return None
-        successor = self._waiters.pop(0)
-        successor.promoted = True
-        self._leader = _PROMOTED
-        return successor
 
     def _write_queue(self) -> None:
         """Write all queued records with one ``pwrite``; called with the guard held."""
