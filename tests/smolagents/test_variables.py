@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 
 import numpy
 import pandas
@@ -135,6 +136,30 @@ def test_random_and_time_are_those_of_the_first_life(next_life):
         "final_answer([x, t])",
     )
     assert result == [before["x"], before["t"]]
+
+
+DRAWS = ["a = random.random()", "b = [random.random() for _ in range(700)][-1]", "c = random.gauss(0, 1)", "g = (n for n in [a])"]
+
+
+@pytest.mark.parametrize("first", ["import random", "import random\nrandom.seed(3)"], ids=["program", "code"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_numbers_go_on_after_a_death_as_they_would_have_gone_on(next_life, monkeypatch, tmp_path, first, at):
+    """Seeded by the program or by the code: none that was handed out is handed out again."""
+    steps = [first, *DRAWS, "final_answer([a, b, c, random.gauss(0, 1), random.random()])"]
+    steps.insert(at, "die(what=1)")
+    results = []
+    for lives in ([False], [True, False]):
+        monkeypatch.setenv("LETITLOOP_STORE", str(tmp_path / str(len(lives))))
+        for dies in lives:
+            random.seed(42)
+            agent, *_ = agent_of(steps, dies=dies)
+            if dies:
+                with pytest.raises(Died):
+                    agent.run("go")
+            else:
+                results.append(agent.run("go"))
+            next_life()
+    assert results[0] == results[1]
 
 
 def test_random_beside_what_has_to_be_made_again(next_life):

@@ -167,16 +167,16 @@ def test_a_managed_agent_that_is_bound_otherwise_is_refused():
         durable_agent(agent, session_id="its manager")
 
 
-def test_a_policy_for_no_tool_is_refused():
+def test_a_policy_for_no_tool_is_refused_or_told(caplog):
     helper = CodeAgent(tools=[Probe()], model=Script([]), name="helper", description="helps", **QUIET)
     agent = CodeAgent(tools=[double], model=Script([]), managed_agents=[helper], **QUIET)
-    with pytest.raises(InvalidArgument, match=r"'probes'.*double, final_answer, probe, python_interpreter"):
+    with pytest.raises(InvalidArgument, match=r"'probes'.*'probe' has no policy"):
         durable_agent(agent, session_id="names", tools={"probes": "rerun"})
     durable_agent(agent, session_id="names", tools={"probe": "rerun", "double": "rerun", "python_interpreter": "record"})
-    agent, model = code_agent(["final_answer(1)"], policies={"probes": "rerun"})
-    with pytest.raises(InvalidArgument, match="'probes'"):
-        agent.run("go")
-    assert model.asked == []
+    assert caplog.messages == []
+    agent, _ = code_agent(["final_answer(1)"], policies={"probes": "rerun"})
+    assert agent.run("go") == 1  # a callback may give the agent such a tool later
+    assert [one for one in caplog.messages if "'probes'" in one and "guards nothing" in one]
 
 
 def test_two_threads_in_one_session_are_refused():

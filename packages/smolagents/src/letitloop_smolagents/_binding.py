@@ -19,6 +19,7 @@ import logging
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
@@ -36,6 +37,7 @@ from letitloop_smolagents._driving import Nested, Outermost, Start, asked
 from letitloop_smolagents._ends import Ends
 from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
 from letitloop_smolagents._framework import agents, memory, utils
+from letitloop_smolagents._framework import tools as framework_tools
 from letitloop_smolagents._model import DurableModel, model_for
 from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, raise_seen, running, seen
 from letitloop_smolagents._tools import STOCK, Member, same_policies, same_policy, stock_of, tool_for
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["Binding", "binding_of"]
 
 _ATTRIBUTE = "_letitloop_binding"
+_STEPS = (memory.ActionStep, memory.PlanningStep, memory.TaskStep)
 _called: ContextVar[tuple[Binding, Scope, Binding] | None] = ContextVar("letitloop_smolagents_called", default=None)
 
 
@@ -94,7 +97,7 @@ class Binding:
         self.turns = 0
         self.ends: Ends | None = None
         self.texts: dict[tuple[Any, Any], bytes] = {}
-        self._written: dict[int, tuple[Any, tuple[int, ...], list[Any]]] = {}
+        self._written: dict[int, tuple[list[Any], list[str], list[Any]]] = {}
         self._turn: Scope | None = None
         self._answer: Answer | None = None
         self._live = self._step_live = False
@@ -113,6 +116,7 @@ class Binding:
         if not self.at_class:
             self._patches.replace(agent, "run", self._make_run)
         self._patches.replace(agent, "_run_stream", self._make_run_stream)
+        self._patches.replace(agent, "_step_stream", self._make_step)
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
         if class_of(agent).write_memory_to_messages is agents.MultiStepAgent.write_memory_to_messages:
             self._patches.replace(agent, "write_memory_to_messages", self._make_write)
@@ -129,13 +133,18 @@ class Binding:
         if executor is not None and not _is(executor, DurableExecutor, self):
             agent.python_executor = executor_for(self, _inner(executor))
         for name, tool in list(agent.tools.items()):
-            if self._twins.get(name) is not tool:
-                agent.tools[name] = self._twins[name] = tool_for(self, stock_of(tool), self.policies.tools.get(name))
+            agent.tools[name] = self._twin(name, tool)
         if agent.final_answer_checks is not self._checks or agent.final_answer_checks is None:
             agent.final_answer_checks = self._checks = [self._make_check(check) for check in agent.final_answer_checks or ()]
         for member in agent.managed_agents.values():
             if isinstance(member, agents.MultiStepAgent):
                 self._bind_member(member)
+
+    def _twin(self, name: str, tool: Any) -> Any:
+        """Return the durable stand-in of a tool."""
+        if self._twins.get(name) is not tool:
+            self._twins[name] = tool_for(self, stock_of(tool), self.policies.tools.get(name))
+        return self._twins[name]
 
     def _bind_member(self, member: Any) -> None:
         bound = binding_of(member)
@@ -284,8 +293,12 @@ class Binding:
 
     def callables(self, tools: dict[str, Any]) -> dict[str, Any]:
         """Return tools and managed agents as the agent's code is to call them."""
-        managed = self.agent.managed_agents
-        return {name: Member(self, tool) if managed.get(name) is tool else tool for name, tool in tools.items()}
+        return {name: self._callable(name, one) for name, one in tools.items()}
+
+    def _callable(self, name: str, one: Any) -> Any:
+        if self.agent.managed_agents.get(name) is one:
+            return Member(self, one)
+        return self._twin(name, one) if isinstance(one, framework_tools.BaseTool) else one
 
     def call_member(self, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a managed agent; its calls lie inside this one's."""
@@ -404,11 +417,13 @@ class Binding:
         return write
 
     def _messages_of(self, one: Any) -> list[Any]:
-        state = (*map(id, one.__dict__.values()), len(getattr(one, "observations_images", None) or ()))
+        if class_of(one) not in _STEPS:
+            return one.to_messages(summary_mode=False)  # type: ignore[no-any-return]  # a list
+        objects, texts = _said_by(one)
         known = self._written.get(id(one))
-        if known is None or known[1] != state:
+        if known is None or texts != known[1] or len(objects) != len(known[0]) or not all(map(is_, objects, known[0])):
             messages: list[Any] = one.to_messages(summary_mode=False)
-            known = self._written[id(one)] = one, state, messages
+            known = self._written[id(one)] = objects, texts, messages
         return known[2]
 
     def _forget_messages(self) -> None:
@@ -424,6 +439,19 @@ class Binding:
             yield from stock(*args, **kwargs)
 
         return run_stream
+
+    def _make_step(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stock)
+        def step(*args: Any, **kwargs: Any) -> Generator[Any]:
+            self._bind_again()
+            yield from stock(*args, **kwargs)
+
+        return step
+
+    def _bind_again(self) -> None:
+        """In the middle of a run: what a callback, a tool or the reader of the steps has given the agent since is durable, too."""
+        if self.scope is not None:
+            self._bind_parts()
 
     def _interrupt_as_recorded(self, number: int) -> None:
         """Before a step, interrupt the run if that is what happened there."""
@@ -453,6 +481,7 @@ class Binding:
             if self.ends is None:
                 return stock(step)
             self._call_back(self.ends, stock, step)
+            self._bind_again()
             if isinstance(step, memory.ActionStep):
                 self._interrupt_as_recorded(step.step_number + 1)
             return None
@@ -545,6 +574,24 @@ class Binding:
         if not _has_set(value) or name == "final_answer":
             return value
         return Shown(value, leaf(self.place(), f"text of {name}", {}, lambda: str(value)))
+
+
+def _said_by(step: Any) -> tuple[list[Any], list[str]]:
+    """Return what the messages of a step are made of: objects that are looked at by their identity, and texts."""
+    objects: list[Any] = [step]
+    texts: list[str] = []
+    for name, value in step.__dict__.items():
+        objects.append(value)
+        if type(value) is list and name != "model_input_messages":
+            objects += value
+    for call in getattr(step, "tool_calls", None) or ():
+        objects += (call.name, call.arguments, call.id)
+        if type(call.arguments) is not str:
+            texts.append(repr(call.arguments))
+    error = getattr(step, "error", None)
+    if error is not None:
+        objects += (error.args, getattr(error, "message", None))
+    return objects, texts
 
 
 def _has_set(value: Any) -> bool:

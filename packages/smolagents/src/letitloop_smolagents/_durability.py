@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import sys
 import threading
@@ -137,6 +138,7 @@ class Durability:
         self._on_change = on_change
         self._auto_resume = auto_resume
         self._known = {"python_interpreter"}
+        self._told: set[str] = set()
 
     # --- binding -------------------------------------------------------------------------------------------------------------
 
@@ -171,12 +173,13 @@ class Durability:
 
     def _check_names(self, agent: Any) -> None:
         self._known |= _tool_names(agent)
-        unknown = sorted(self.policies.tools.keys() - self._known)
-        if unknown:
-            raise InvalidArgument(
-                f"tools={{{unknown[0]!r}: …}}: no agent that was bound has a tool of that name; there are "
-                f"{', '.join(sorted(self._known))}. Nothing was wrapped."
-            )
+        for name, near in self.policies.misnamed(self._known).items():
+            what = f"tools={{{name!r}: …}}: no agent that was bound has a tool of that name"
+            if near:
+                raise InvalidArgument(f"{what}, and {near!r} has no policy: is that the one meant? Nothing was wrapped.")
+            if name not in self._told:
+                self._told.add(name)
+                logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
 
     def differing(self, said: Durability) -> list[str]:
         """Return the options that another wrapping of the same agent says otherwise; one left at its default says nothing."""

@@ -18,7 +18,7 @@ from letitloop_smolagents._framework import interpreter
 from letitloop_smolagents._reach import Reach, Walk
 from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was
 from letitloop_smolagents._values import portable, restored
-from letitloop_smolagents._variables import Shown, Variables, freeze_random, names, thaw_random
+from letitloop_smolagents._variables import Shown, Variables, freeze_random, names, random_since, thaw_random
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
             final: whether it called ``final_answer``.
             error: what it raised.
             random: the state of the random numbers before it.
+            drawn: their state after it, as far as it differs.
             output: its value, where the executor's state lives elsewhere.
         """
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         final: bool
         error: NotRequired[Any]
         random: NotRequired[list[Any]]
+        drawn: NotRequired[list[Any]]
         output: NotRequired[Any]
 
 
@@ -185,7 +187,7 @@ class DurableExecutor:
         if error is not None:
             record["error"] = encode_failure(error, binding.codecs)
         if kept is not None:
-            record["random"] = kept
+            record["random"], record["drawn"] = kept, random_since(kept)
         if self._variables is None:
             record["output"] = portable(value)
         self._record(code, leaf, record, reach)
@@ -261,6 +263,8 @@ class DurableExecutor:
         if decision == "unknown":
             raise self._unknown(code, reach, "it is finished, and has to be executed again to make its variables")
         again = self._execute_again(code, record) if decision == "execute" else None
+        if "drawn" in record:  # numbers that were handed out are not handed out again
+            thaw_random(record["drawn"], record["random"])
         try:
             if variables is None:
                 value = restored(record.get("output"))

@@ -1,12 +1,12 @@
-"""The seam of tools: each agent gets a copy of a tool whose ``forward`` is done as the tool's policy says."""
+"""The seam of tools: each agent gets a stand-in of a tool, whose ``forward`` is done as the tool's policy says."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from letitloop.codecs.ext import class_of
 from letitloop.effects.guard import Effect
 from letitloop.effects.ledger import Ledger
 from letitloop.effects.templates import Template
@@ -36,7 +36,7 @@ def stock_of(tool: Any) -> Any:
 
 
 def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
-    """Return a copy of a tool for one agent; the tool itself stays as it is, and may serve other agents.
+    """Return a stand-in of a tool for one agent; the tool itself stays as it is, and may serve other agents.
 
     Args:
         binding: the agent's.
@@ -55,15 +55,10 @@ def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
             f"tool {tool.name!r} has no forward(), so its calls cannot be recorded. Nothing was wrapped. If calling it again does "
             f'no harm, declare tools={{{tool.name!r}: "rerun"}}.'
         )
-    twin = copy.copy(tool)
-    twin.__dict__[STOCK] = tool
-    twin.is_initialized = True  # the tool itself is set up, when it is first called
     chosen = policy or binding.policies.default
     act = _acting(tool)
     hidden = chosen.bind(act, tool.name).hidden if isinstance(chosen, Effect) else frozenset[str]()
-    if hidden:
-        twin.inputs = {name: schema for name, schema in tool.inputs.items() if name not in hidden}
-    names = list(twin.inputs)
+    names = [name for name in tool.inputs if name not in hidden]
 
     @functools.wraps(tool.forward)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -73,8 +68,25 @@ def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
         binding.obtained(value)
         return value
 
-    twin.forward = forward
+    own: dict[str, Any] = {STOCK: tool, "forward": forward, "is_initialized": True}  # the tool itself is set up when it is called
+    if hidden:
+        own["inputs"] = {name: tool.inputs[name] for name in names}
+    return _twin_of(tool, own)
+
+
+def _twin_of(tool: Any, own: dict[str, Any]) -> Any:
+    """Return an object that has some attributes of its own, and is in everything else the tool: what is set there is set here."""
+    cls: Any = class_of(tool)
+    fixed: dict[str, Any] = {name: _fixed(value) for name, value in own.items()}
+    about = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__class__": _fixed(cls)}
+    made: Any = type(cls)(cls.__name__, (cls,), {**about, **fixed})
+    twin: Any = object.__new__(made)
+    twin.__dict__ = tool.__dict__
     return twin
+
+
+def _fixed(value: Any) -> property:
+    return property(lambda _: value, lambda *_: None)
 
 
 def _acting(tool: Any) -> Callable[..., Any]:

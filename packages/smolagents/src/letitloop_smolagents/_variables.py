@@ -36,7 +36,9 @@ if TYPE_CHECKING:
         text: NotRequired[str]
 
 
-__all__ = ["Shown", "Variables", "freeze_random", "names", "thaw_random"]
+__all__ = ["Shown", "Variables", "freeze_random", "names", "random_since", "thaw_random"]
+
+_NUMBERS = 624 * 4  # bytes of a Mersenne Twister's numbers; how many of them were drawn comes after them
 
 
 class Shown:
@@ -272,7 +274,20 @@ def freeze_random() -> list[Any]:
     return [version, b"".join(number.to_bytes(4, "big") for number in numbers), gauss]
 
 
-def thaw_random(state: list[Any]) -> None:
-    """Put the module ``random`` into a state again."""
+def random_since(before: list[Any]) -> list[Any]:
+    """Return the state of the module ``random``, as what differs from an earlier one: a few draws only move on in its numbers."""
+    after = freeze_random()
+    return after if after[1][:_NUMBERS] != before[1][:_NUMBERS] else [after[0], after[1][_NUMBERS:], after[2]]
+
+
+def thaw_random(state: list[Any], before: list[Any] | None = None) -> None:
+    """Put the module ``random`` into a state again.
+
+    Args:
+        state: what :func:`freeze_random` returned, or :func:`random_since`.
+        before: the earlier state that that was told of.
+    """
     version, data, gauss = state
+    if before is not None and len(data) < _NUMBERS:
+        data = before[1][:_NUMBERS] + data
     random.setstate((version, tuple(int.from_bytes(data[n : n + 4], "big") for n in range(0, len(data), 4)), gauss))
