@@ -421,9 +421,9 @@ class Binding:
             return one.to_messages(summary_mode=False)  # type: ignore[no-any-return]  # a list
         objects, texts = _said_by(one)
         known = self._written.get(id(one))
-        if known is None or texts != known[1] or len(objects) != len(known[0]) or not all(map(is_, objects, known[0])):
+        if known is None or texts != known[1] or len(objects) + 1 != len(known[0]) or not all(map(is_, objects, known[0])):
             messages: list[Any] = one.to_messages(summary_mode=False)
-            known = self._written[id(one)] = objects, texts, messages
+            known = self._written[id(one)] = [*objects, one], texts, messages  # kept alive, so that its id stays its own
         return known[2]
 
     def _forget_messages(self) -> None:
@@ -578,17 +578,18 @@ class Binding:
 
 def _said_by(step: Any) -> tuple[list[Any], list[str]]:
     """Return what the messages of a step are made of: objects that are looked at by their identity, and texts."""
-    objects: list[Any] = [step]
+    fields = step.__dict__
+    objects: list[Any] = [*fields.values()]
     texts: list[str] = []
-    for name, value in step.__dict__.items():
-        objects.append(value)
-        if type(value) is list and name != "model_input_messages":
-            objects += value
-    for call in getattr(step, "tool_calls", None) or ():
-        objects += (call.name, call.arguments, call.id)
-        if type(call.arguments) is not str:
-            texts.append(repr(call.arguments))
-    error = getattr(step, "error", None)
+    for call in fields.get("tool_calls") or ():
+        arguments = call.arguments
+        objects += (call, call.name, arguments, call.id)
+        if type(arguments) is not str:
+            texts.append(repr(arguments))
+    images = fields.get("observations_images") or fields.get("task_images")
+    if images:
+        objects += images
+    error = fields.get("error")
     if error is not None:
         objects += (error.args, getattr(error, "message", None))
     return objects, texts
