@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ToolRetryMiddleware
+from langchain.agents.middleware import ModelRetryMiddleware, ToolRetryMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
@@ -314,10 +314,30 @@ def test_a_policy_that_is_none_is_refused():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_misspelt_policy_is_refused_before_anything_is_asked(saver, calls, way):
-    app = agent(saver, calls, [AIMessage("done")], [searching(calls)], policies={"serach": "rerun"})
-    with pytest.raises(InvalidArgument, match="'search' has no policy: is that the one meant"):
-        run(app, way, {"messages": [HumanMessage("?")]})
+    """Each time, and past middleware that tries a model call again."""
+    policies = {"serach": "rerun"}
+    for middleware in ([], [ModelRetryMiddleware(max_retries=1, initial_delay=0.0)]):
+        app = agent(saver, calls, [AIMessage("done")], [searching(calls)], policies=policies, before=middleware)
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="'search' has no policy: is that the one meant"):
+                run(app, way, {"messages": [HumanMessage("?")]})
     assert calls.made == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_node_tells_of_a_policy_whose_name_is_nearly_that_of_a_tool(saver, calls, caplog, way):
+    wrapped = durable_tool_call if way == "sync" else adurable_tool_call
+    call = wrapped({"serach": "rerun", "other": "rerun"})
+    key = "wrap_tool_call" if way == "sync" else "awrap_tool_call"
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode([searching(calls)], **{key: call}))
+    graph.add_edge(START, "tools")
+    app = graph.compile(checkpointer=saver)
+    for number in range(2):
+        question = asked(("search", {"q": "a"}, f"c{number}"))
+        run(app, way, {"messages": [question]}, {"configurable": {"thread_id": str(number)}})
+    assert [one for one in caplog.messages if "'serach'" in one and "'search' has no policy" in one] == caplog.messages
+    assert len(caplog.messages) == 1
 
 
 def test_a_policy_of_a_tool_that_is_not_there_is_told(saver, calls, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections import deque, namedtuple
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -254,11 +255,13 @@ Pair = namedtuple("Pair", "message n")  # noqa: PYI024 - the old form is one of 
     ],
     ids=["deep", "dataclass", "named tuple", "attrs", "extra"],
 )
-def test_ids_of_messages_are_no_inputs_wherever_the_messages_are(make):
+def test_ids_that_langgraph_gave_messages_are_no_inputs_wherever_the_messages_are(make):
     def told(message):
         return durable_config("1", make(message))["metadata"][INPUTS]
 
-    assert told(HumanMessage("hi", id="1")) == told(HumanMessage("hi", id="2")) != told(HumanMessage("ho", id="1"))
+    one, two = (str(uuid.UUID(int=number)) for number in (1, 2))
+    assert told(HumanMessage("hi", id=one)) == told(HumanMessage("hi", id=two)) != told(HumanMessage("ho", id=one))
+    assert told(HumanMessage("hi", id="1")) != told(HumanMessage("hi", id="2"))
 
 
 @attrs.define

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LetItLoopCache"]
 
+_SLACK = 1024  # values, before expired ones are looked for
+
 
 class LetItLoopCache(BaseCache[Any]):
     """A cache for ``compile(cache=…)``: nodes with a ``CachePolicy`` are run once for an input, in all threads and processes.
@@ -64,6 +66,7 @@ class LetItLoopCache(BaseCache[Any]):
         self._name = name
         self._clock = clock
         self._held: dict[bytes, bytes] = {}
+        self._look_at = _SLACK
         self._made: KeyValueLog | None = None
 
     @property
@@ -103,10 +106,20 @@ class LetItLoopCache(BaseCache[Any]):
             pairs: for each key its value, and for how many seconds it counts, None for ever.
         """
         now = self._clock()
-        changes: dict[bytes, bytes] = {}
+        changes: dict[bytes, bytes | None] = {}
         for key, (value, ttl) in pairs.items():
             changes[_packed(key)] = pack([None if ttl is None else now + ttl, *self.serde.dumps_typed(value)])
-        self._change(dict(changes))
+        self._change(changes)
+        self._change(dict.fromkeys(self._expired(now)))
+
+    def _expired(self, now: float) -> list[bytes]:
+        """Return the keys of what has expired, each time that twice as much is held as was when they were looked for last."""
+        with self._kept.guard:
+            if len(self._held) < self._look_at:
+                return []
+            gone = [key for key, value in self._held.items() if (until := unpack(value)[0]) is not None and until <= now]
+            self._look_at = 2 * (len(self._held) - len(gone)) + _SLACK
+        return gone
 
     async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
         """Do as :meth:`set`, in a thread."""
@@ -125,6 +138,8 @@ class LetItLoopCache(BaseCache[Any]):
         await asyncio.to_thread(self.clear, namespaces)
 
     def _change(self, changes: Mapping[bytes, bytes | None]) -> None:
+        if not changes:
+            return
         kept = self._kept
         with kept.used() as log:
             with kept.guard:

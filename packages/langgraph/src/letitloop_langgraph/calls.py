@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import threading
 from contextlib import asynccontextmanager, contextmanager
@@ -82,10 +83,12 @@ class ToolCalls:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
+        self._called: set[str] = set()
 
     def call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Answer]) -> Answer:
         """Carry out a tool call as its policy says."""
         name, policy = self._policy(request)
+        self._tell_misnamed(request)
         try:
             if isinstance(policy, Effect):
                 return execute(self._guard(request, policy))
@@ -100,6 +103,7 @@ class ToolCalls:
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Answer]]) -> Answer:
         """Do as :meth:`call`, in async code."""
         name, policy = self._policy(request)
+        self._tell_misnamed(request)
         try:
             if isinstance(policy, Effect):
                 return await execute(self._guard(request, policy))
@@ -126,6 +130,24 @@ class ToolCalls:
     def _policy(self, request: ToolCallRequest) -> tuple[str, Policy]:
         name = request.tool_call["name"]
         return name, ("rerun" if request.tool is None else self._policies.of(name))
+
+    def _tell_misnamed(self, request: ToolCallRequest) -> None:
+        """Warn where a tool without a policy is called whose name is nearly that of a policy for no tool that was called so far.
+
+        Which tools there are is not known here, as it is to the middleware, which refuses such a name.
+        """
+        name = request.tool_call["name"]
+        if request.tool is None or name in self._called:
+            return
+        self._called.add(name)
+        for other, near in self._policies.misnamed(self._called).items():
+            if near == name:
+                logging.getLogger("letitloop").warning(
+                    "letitloop: tool %r has no policy and is called, and no tool called so far has the name %r, which has one: is "
+                    "that the one meant?",
+                    name,
+                    other,
+                )
 
     def _guard(self, request: ToolCallRequest, policy: Effect) -> ToolCallRequest:
         if request.tool is None:

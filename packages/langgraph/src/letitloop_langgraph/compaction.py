@@ -12,10 +12,11 @@ from letitloop_langgraph.records import BLOB, DROP, NUMBER, pack, short, whole
 from letitloop_langgraph.values import Items
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from letitloop_langgraph.index import Stored
     from letitloop_langgraph.thread import Thread
 
 __all__ = ["drop", "keep_latest", "over_limit", "shrink"]
@@ -25,20 +26,44 @@ _SLACK = 64
 
 
 def over_limit(thread: Thread, retain: int) -> bool:
-    """Tell whether a namespace has so many checkpoints that the log is worth rewriting."""
-    return any(len(of_ns) >= 2 * retain + _SLACK for of_ns in thread.index.checkpoints.values())
+    """Tell whether a namespace has so many checkpoints that the log is worth rewriting.
+
+    What had to stay the last time counts: a delta channel needs its ancestors, and a log that keeps growing is rewritten when it
+    has doubled, not at every checkpoint.
+    """
+    stayed = thread.stayed
+    return any(len(of_ns) >= 2 * max(retain, stayed.get(ns, 0)) + _SLACK for ns, of_ns in thread.index.checkpoints.items())
 
 
 def keep_latest(contents: Contents, count: int) -> list[tuple[str, str]]:
-    """Return the checkpoints that go when each namespace keeps its newest ones, and what their delta channels need."""
+    """Return the checkpoints that go when each namespace keeps its newest ones, and what their delta channels need.
+
+    Those of a subgraph's call go all with the checkpoint that it was called from.
+    """
     gone: list[tuple[str, str]] = []
-    for ns, of_ns in contents.index.checkpoints.items():
+    of_all = contents.index.checkpoints
+    stays: dict[str, set[str]] = {}
+    for ns in sorted(of_all, key=lambda ns: ns.count("|")):  # around before inside
         newest = contents.index.newest_first(ns)[:count]
-        kept = {stored.id for stored in newest}
-        for stored in newest:
-            kept |= {ancestor.id for ancestor in needed_ancestors(contents, stored)}
-        gone += [(ns, identity) for identity in of_ns if identity not in kept]
+        kept: set[str] = set()
+        if not _called_from_gone(contents, ns, newest, stays):
+            kept = {stored.id for stored in newest}
+            for stored in newest:
+                kept |= {ancestor.id for ancestor in needed_ancestors(contents, stored)}
+        stays[ns] = kept
+        gone += [(ns, identity) for identity in of_all[ns] if identity not in kept]
     return gone
+
+
+def _called_from_gone(contents: Contents, ns: str, newest: Sequence[Stored], stays: Mapping[str, set[str]]) -> bool:
+    """Tell whether a namespace is that of a subgraph's call, and the checkpoint that it was called from goes."""
+    around, _, name = ns.rpartition("|")
+    if ":" not in name or not newest or around not in stays:
+        return False
+    parent = (contents.metadata(newest[0]).get("parents") or {}).get(around)
+    last = contents.index.latest(around)
+    # a greater one is on its way
+    return parent is not None and parent not in stays[around] and last is not None and parent < last.id
 
 
 def drop(thread: Thread, gone: Collection[tuple[str, str]]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, RemoveMessage
 from langgraph.types import Command
 
 from letitloop.codecs import classes, default_codecs
@@ -13,7 +14,7 @@ from letitloop.errors import InvalidArgument
 from letitloop_langgraph.errors import InputsChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from langchain_core.runnables import RunnableConfig
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["INPUTS", "check_inputs", "durable_config", "without_ids"]
 
 INPUTS = "letitloop_inputs"
+_DRAWN = re.compile(r"((lc_)?run-+)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d+)?")
 
 
 def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", **more: Any) -> RunnableConfig:
@@ -34,7 +36,8 @@ def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", *
 
     Args:
         thread_id: the thread.
-        inputs: what the graph is invoked with; other inputs under the same name raise :class:`InputsChanged`.
+        inputs: what the graph is invoked with; other inputs under the same name raise :class:`InputsChanged`. Ids that LangGraph
+            or LangChain drew for messages do not count.
         run: the name of the run in the thread; left out, the thread has one.
         more: further keys of the config, e.g. ``recursion_limit``; ``configurable`` and ``metadata`` are merged.
 
@@ -58,27 +61,38 @@ def durable_config(thread_id: str | int, inputs: Any = None, *, run: str = "", *
         )
     metadata: dict[str, Any] = {**more.pop("metadata", {}), "run_id": f"letitloop:{run}" if run else "letitloop"}
     if inputs is not None and not isinstance(inputs, Command):
-        metadata[INPUTS] = default_codecs.fingerprint((without_ids(inputs),), {})[:16].hex()
+        metadata[INPUTS] = default_codecs.fingerprint((without_ids(inputs, _is_given),), {})[:16].hex()
     configurable = {**more.pop("configurable", {}), "thread_id": str(thread_id)}
     return {**more, "configurable": configurable, "metadata": metadata}  # type: ignore[typeddict-item]
 
 
-def without_ids(value: Any) -> Any:
+def without_ids(value: Any, counts: Callable[[BaseMessage], bool] = lambda _: False) -> Any:
     """Return a value with its messages as plain data, without their ids: LangGraph gives each a random one.
+
+    Args:
+        value: the value.
+        counts: tells of which messages the id stays.
 
     >>> from langchain_core.messages import HumanMessage
     >>> without_ids([HumanMessage("hi", id="1")]) == without_ids([HumanMessage("hi", id="2")])
     True
     """
     if isinstance(value, BaseMessage):
-        fields = {name: without_ids(part) for name, part in value.__dict__.items() if name != "id"}
-        return {**fields, "type": value.type}
+        fields = {name: without_ids(part, counts) for name, part in value.__dict__.items() if name != "id"}
+        return {**fields, "type": value.type, **({"id": value.id} if counts(value) else {})}
     if type(value) in (list, tuple):
-        return [without_ids(item) for item in value]
+        return [without_ids(item, counts) for item in value]
     if type(value) is dict:
-        return {name: without_ids(item) for name, item in value.items()}
+        return {name: without_ids(item, counts) for name, item in value.items()}
     parts = _parts(value)
-    return without_ids(parts) if _holds_messages(parts) else value
+    return without_ids(parts, counts) if _holds_messages(parts) else value
+
+
+def _is_given(message: BaseMessage) -> bool:
+    """Tell whether the caller gave a message its id: one that LangGraph or LangChain drew is set on the caller's own message."""
+    if isinstance(message, RemoveMessage):
+        return True
+    return message.id is not None and _DRAWN.fullmatch(message.id) is None
 
 
 def _parts(value: Any) -> list[Any]:

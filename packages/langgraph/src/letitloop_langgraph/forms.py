@@ -107,6 +107,7 @@ class Forms:
 
     def _suffix(self, channel: str, version: Any, items: list[Any], grown: Grown) -> list[Any]:
         base = grown.version
+        self._grow(channel, grown)  # it is in use: others are forgotten first
         if not self._native:
             self._later.append(lambda: grown.extend(version, items, b""))
             return [PIECES, base, [[*self._serde.dumps_typed(items), None]] if items else []]

@@ -55,13 +55,14 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         self._policies = Policies(tools or {}, default)
         self._calls = ToolCalls(self._policies)
         self._known: set[str] = set()
+        self._told: set[str] = set()
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Answer a model call from the log, or make and record it."""
-        request = self._shown(request)
         try:
+            request = self._shown(request)
             scope = current_place() or find_scope("the model call")
             return leaf(scope, "model", _asked(request), lambda: handler(request))
         except LetItLoopError as exc:
@@ -71,8 +72,8 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Do as :meth:`wrap_model_call`, in async code."""
-        request = self._shown(request)
         try:
+            request = self._shown(request)
             scope = current_place() or find_scope("the model call")
             return await aleaf(scope, "model", _asked(request), lambda: handler(request))
         except LetItLoopError as exc:
@@ -88,10 +89,7 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
 
     def _check(self, request: ModelRequest[Any]) -> None:
         """Refuse a misspelt name before anything is asked: the tool that is meant would be called unguarded."""
-        names = {_name(tool) for tool in request.tools}
-        if names <= self._known:
-            return
-        self._known |= names
+        self._known |= {_name(tool) for tool in request.tools}
         for name, near in self._policies.misnamed(self._known).items():
             what = f"tools={{{name!r}: …}}: the agent has no tool of that name"
             if near:
@@ -99,7 +97,9 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
                     f"{what}, and {near!r} has no policy: is that the one meant? No model was asked. Give the tool's name as the "
                     "model sees it."
                 )
-            logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
+            if name not in self._told:
+                self._told.add(name)
+                logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
 
     def _shown(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         self._check(request)

@@ -498,6 +498,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         if self._retain is not None and self._overdue(thread):
             retain = self._retain
             self._change(thread, lambda contents: drop(thread, keep_latest(contents, retain)))
+            thread.stayed = {ns: len(of_ns) for ns, of_ns in thread.index.checkpoints.items()}
 
     # --- where ---------------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,11 @@ _BASIS_MOST = 4096  # checkpoints that graphs went on from
 _log = logging.getLogger("letitloop")
 
 
+def _lasts(place: tuple[Any, ...]) -> bool:
+    """Tell whether a channel's namespace, the last part but one, is no single call's: a turn may call hundreds of subgraphs."""
+    return ":" not in place[-2]
+
+
 class Thread(Lease):
     """A thread of a store, as all savers of this process share it.
 
@@ -64,6 +69,7 @@ class Thread(Lease):
         places: where steps and effects of its nodes belong.
         loops: the namespaces that a running graph loaded from here: their checkpoints come here as well. For each subgraph, at
             which step and position the task around it is.
+        stayed: how many checkpoints of each namespace the last deletion of old ones had to leave.
         behind: checkpoints of runs that the thread had moved past when they were asked for again, and whose they are.
     """
 
@@ -72,15 +78,16 @@ class Thread(Lease):
         self.id = thread_id
         self.index = Index()
         self.loops: dict[str, str] = {}
+        self.stayed: dict[str, int] = {}
         self.behind: dict[str, str] = {}
         self.instance = ""
         self.syncer: Syncer | None = None
         self.barrier = Barrier(thread_id, self.guard, lambda: self.index.ids)
         self.places = Places(self)
         self._loaded: tuple[bytes, list[Entry]] | None = None  # the log's uuid, and its records that are in the index
-        self._grown: dict[tuple[int, str, str], Grown] = Newest(_CHANNELS_MOST)
-        self._kept: dict[tuple[str, str], Kept] = Newest(_CHANNELS_MOST)
-        self._watched: dict[tuple[str, str], Watched] = Newest(_CHANNELS_MOST)
+        self._grown: dict[tuple[int, str, str], Grown] = Newest(_CHANNELS_MOST, _lasts)
+        self._kept: dict[tuple[str, str], Kept] = Newest(_CHANNELS_MOST, _lasts)
+        self._watched: dict[tuple[str, str], Watched] = Newest(_CHANNELS_MOST, _lasts)
         self._warned: set[tuple[str, str]] = set()
         self._recent: dict[tuple[str, str], Recent] = Newest(_RECENT_MOST)
         self._foreign: dict[str, list[str]] = {}

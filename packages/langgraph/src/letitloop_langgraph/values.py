@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import attrgetter, eq, is_
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from letitloop.integration.atoms import IMMUTABLE, Opaque, atoms, beside_fields, own_fields, parts_beside, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Grown", "Items", "Kept", "Newest", "Watched"]
 
@@ -27,6 +30,7 @@ class Newest(dict[K, V]):
 
     Args:
         most: how many items it holds.
+        lasts: tells which keys are forgotten only when there are no others.
 
     >>> newest = Newest(2)
     >>> newest["a"], newest["b"], newest["a"], newest["c"] = 1, 2, 3, 4
@@ -34,15 +38,16 @@ class Newest(dict[K, V]):
     {'a': 3, 'c': 4}
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, lasts: Callable[[K], bool] = lambda _: False) -> None:
         super().__init__()
         self._most = most
+        self._lasts = lasts
 
     def __setitem__(self, key: K, value: V) -> None:
         self.pop(key, None)
         super().__setitem__(key, value)
         if len(self) > self._most:
-            del self[next(iter(self))]
+            del self[next((one for one in self if not self._lasts(one)), next(iter(self)))]
 
 
 class _Marks:
