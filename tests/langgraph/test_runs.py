@@ -45,6 +45,9 @@ class Payments:
     def run(self, inputs=INPUTS, name="", **how):
         return self.app.invoke(inputs, durable_config("t", how.get("named", inputs), run=name))
 
+    def approve(self, inputs=INPUTS, name=""):
+        return self.run(None, name, named=inputs)
+
     def restarted(self):
         restarted(self.saver)
 
@@ -56,7 +59,7 @@ def _no_warning():
         yield
 
 
-@pytest.mark.parametrize("resume", ["inputs", "none", "plain"])
+@pytest.mark.parametrize("resume", ["none", "plain"])
 @pytest.mark.parametrize("edit", ["plain", "durable", "two", "as the node"])
 def test_what_a_human_edits_counts_and_is_in_the_result_that_is_told_again(edit, resume):
     payments = Payments()
@@ -68,9 +71,8 @@ def test_what_a_human_edits_counts_and_is_in_the_result_that_is_told_again(edit,
         durable_config("t", INPUTS) if edit == "durable" else PLAIN, {"amount": 5}, "ask" if edit == "as the node" else None
     )
     payments.restarted()
-    done = {"inputs": payments.run, "none": lambda: payments.run(None, named=INPUTS), "plain": lambda: app.invoke(None, PLAIN)}[
-        resume
-    ]()
+    assert payments.run() == {"amount": 5}  # given again, the inputs approve nothing
+    done = {"none": lambda: payments.run(None, named=INPUTS), "plain": lambda: app.invoke(None, PLAIN)}[resume]()
     assert done == {"amount": 5, "done": "paid 5"}
     for _ in range(2):
         payments.restarted()
@@ -99,7 +101,8 @@ def test_a_fork_of_an_earlier_checkpoint_is_the_run_from_then_on():
     asked = next(state for state in payments.app.get_state_history(PLAIN) if state.next == ("pay",))
     payments.app.update_state(asked.config, {"amount": 3})
     payments.restarted()
-    assert payments.run() == {"amount": 3, "done": "paid 3"}
+    assert payments.run() == {"amount": 3}
+    assert payments.run(None) == payments.run() == {"amount": 3, "done": "paid 3"}
     assert payments.calls == [100, "after", 3, "after"]
 
 
@@ -113,13 +116,13 @@ def test_an_edit_belongs_to_the_run_that_it_was_made_in(order):
     payments.run(other, name="b")
     if order == "the other run, then the edit":
         payments.app.update_state(PLAIN, {"amount": 6})
-        assert payments.run(other, name="b") == {"amount": 6, "done": "paid 6"}
+        assert payments.approve(other, "b") == {"amount": 6, "done": "paid 6"}
         want = {"amount": 100, "done": "paid 100"}
     else:
-        assert payments.run(other, name="b") == {"amount": 109, "done": "paid 109"}
+        assert payments.approve(other, "b") == {"amount": 109, "done": "paid 109"}
         want = {"amount": 5, "done": "paid 5"}
     with pytest.warns(RuntimeWarning, match="run 'a' of thread 't' was not finished, and goes on now from its own checkpoint"):
-        assert payments.run(name="a") == want
+        assert payments.approve(name="a") == want
 
 
 def test_a_plain_turn_after_a_run_is_not_part_of_it():
@@ -129,3 +132,67 @@ def test_a_plain_turn_after_a_run_is_not_part_of_it():
     payments.app.invoke({"amount": 1000}, PLAIN)
     assert payments.run() == done
     assert payments.calls == [100, "after"]
+
+
+@pytest.mark.parametrize("where", ["root", "subgraph"])
+@pytest.mark.parametrize("kind", ["interrupt_before", "interrupt_after"])
+def test_a_breakpoint_stays_until_somebody_approves(kind, where):
+    calls = []
+
+    def graph_of(**how):
+        graph = StateGraph(State)
+        for name in ("ask", "pay", "after"):
+            graph.add_node(name, lambda state, name=name: calls.append(name) or {})
+        for edge in ((START, "ask"), ("ask", "pay"), ("pay", "after")):
+            graph.add_edge(*edge)
+        return graph.compile(**how)
+
+    saver = LetItLoopCheckpointSaver(store=MemoryStore())
+    stops = {kind: ["pay" if kind == "interrupt_before" else "ask"]}
+    if where == "root":
+        app = graph_of(checkpointer=saver, **stops)
+    else:
+        outer = StateGraph(State)
+        outer.add_node("sub", graph_of(**stops))
+        outer.add_edge(START, "sub")
+        app = outer.compile(checkpointer=saver)
+    for _ in range(3):
+        app.invoke(INPUTS, durable_config("t", INPUTS))
+        restarted(saver)
+        assert calls == ["ask"]
+    app.invoke(None, durable_config("t", INPUTS))
+    assert calls == ["ask", "pay", "after"]
+    app.invoke(INPUTS, durable_config("t", INPUTS))
+    assert calls == ["ask", "pay", "after"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_subgraph_with_a_memory_that_had_not_begun_begins_with_the_new_input():
+    killed = []
+
+    def graph_of(node, **how):
+        graph = StateGraph(State)
+        graph.add_node("node", node)
+        graph.add_edge(START, "node")
+        return graph.compile(**how)
+
+    memory = graph_of(lambda state: {"done": f"{state.get('done', '')} {state['amount']}"}, checkpointer=True)
+
+    def node(state):
+        if state["amount"] == 2 and not killed:
+            killed.append(1)
+            raise Killed
+        return {"done": memory.invoke({"amount": state["amount"]})["done"]}
+
+    saver = LetItLoopCheckpointSaver(store=MemoryStore())
+    app = graph_of(node, checkpointer=saver)
+    one, two = {"amount": 1}, {"amount": 2}
+    assert app.invoke(one, durable_config("t", one, run="1"))["done"] == " 1"
+    with pytest.raises(Killed):
+        app.invoke(two, durable_config("t", two, run="2"))
+    for _ in range(2):
+        restarted(saver)
+        assert app.invoke(two, durable_config("t", two, run="2"))["done"] == " 1 2"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from letitloop.codecs import default_codecs
 from letitloop.errors import CodecError, InvalidArgument
 from letitloop.runs.records import FAILED
 from letitloop_langgraph.answers import RESUME
@@ -134,6 +133,7 @@ class Task:
         self._on_record = {(one.counter, key, one.number) for key, numbers in recorded.items() for one in numbers}
         self._interrupts = self._put(scratchpad, INTERRUPT, recorded)
         self._send = send
+        self._codecs = run.codecs
         self._settled = self._hand_in(run, recorded)
         self.tell(self._settled)
 
@@ -157,7 +157,7 @@ class Task:
                 continue
             if number == len(self._resume):
                 self._waiting(True)  # what is waiting is the answer to this one: LangGraph has not asked for another since
-                self._resume.append(_decoded(one.answer))
+                self._resume.append(self._decoded(one.answer))
             upto = number + 1
         return upto
 
@@ -201,7 +201,7 @@ class Task:
                 self._asking.number, self._asking.leaves = number, leaves  # recorded if an answer is waiting for it
                 self.tell(len(self._resume))  # whatever finished leaves were answered is known when this question is stored
             else:
-                answer = _encoded(self._resume[number]) if counter.which == INTERRUPT else None
+                answer = self._encoded(self._resume[number]) if counter.which == INTERRUPT else None
                 self._record(leaves, counter.which, number, answer)
         return number
 
@@ -214,7 +214,7 @@ class Task:
         answer = self._waiting(True) if asking == len(self._resume) else None
         if answer is not None:
             with self._guard:
-                self._record(leaves, INTERRUPT, asking, _encoded(answer))
+                self._record(leaves, INTERRUPT, asking, self._encoded(answer))
         return answer
 
     def _record(self, leaves: list[Call], which: int, number: int, answer: bytes | None) -> None:
@@ -230,6 +230,18 @@ class Task:
         self._on_record.add((which, call.key, number))
         for each in leaves:
             each.numbered = True  # type: ignore[attr-defined]  # a call has a dict
+
+    def _encoded(self, answer: object) -> bytes | None:
+        try:
+            return self._codecs.encode(answer)
+        except CodecError:
+            return None
+
+    def _decoded(self, answer: bytes | None) -> Any:
+        try:
+            return None if answer is None else self._codecs.decode(answer)
+        except CodecError:
+            return None
 
 
 def watch(run: ThreadRun) -> Task | None:
@@ -283,17 +295,3 @@ def _refuse_in_effect() -> None:
                 f"interrupt() was called inside the effect {call.name!r}: an effect counts as sent when its function is called, "
                 f"and what this one did before it asked is not known. Nobody was asked. {ASK_BEFORE}"
             )
-
-
-def _encoded(answer: object) -> bytes | None:
-    try:
-        return default_codecs.encode(answer)
-    except CodecError:
-        return None
-
-
-def _decoded(answer: bytes | None) -> Any:
-    try:
-        return None if answer is None else default_codecs.decode(answer)
-    except CodecError:
-        return None

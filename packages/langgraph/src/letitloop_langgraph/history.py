@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from letitloop_langgraph.contents import Contents, Row
     from letitloop_langgraph.index import Stored
 
-__all__ = ["delta_history", "needed_ancestors", "newest_of_run"]
+__all__ = ["begun", "delta_history", "needed_ancestors", "newest_of_run"]
 
 
 def delta_history(contents: Contents, stored: Stored | None, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
@@ -94,3 +94,29 @@ def newest_of_run(contents: Contents, ns: str, run: bytes) -> tuple[Stored, Stor
             return own, stored
         others.update(line)
     raise AssertionError("its own newest one is among them")
+
+
+def begun(contents: Contents, ns: str, conf: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Tell whether a subgraph's newest checkpoint is of the task around it that goes on, or of one that is over.
+
+    A subgraph with a memory of its own (``checkpointer=True``) has one namespace for all tasks that call it. When the graph around
+    it resumes, LangGraph tells it to resume as well, whether it had begun in this task or not.
+
+    Args:
+        contents: the thread.
+        ns: the subgraph's namespace.
+        conf: the ``configurable`` that it asks with.
+        metadata: that of its newest checkpoint.
+    """
+    now: Mapping[str, str] = conf.get("checkpoint_map") or {}
+    around = max((one for one in now if one != ns and one in contents.index.checkpoints), key=len, default=None)
+    then = None if around is None else (metadata.get("parents") or {}).get(around)
+    if around is None or then is None or not conf.get("__pregel_resuming"):
+        return True
+    identity: str | None = now[around]
+    while identity is not None and identity != then:
+        stored = contents.index.checkpoints[around].get(identity)
+        if stored is None or contents.metadata(stored).get("source") not in ("update", "fork"):
+            return False
+        identity = stored.parent  # somebody edited the state while the subgraph waited
+    return identity is not None

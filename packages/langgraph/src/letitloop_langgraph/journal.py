@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from letitloop.codecs import default_codecs
 from letitloop.runs.journal import Changed, Failure, Journal, Value
 
 if TYPE_CHECKING:
     import threading
 
+    from letitloop.codecs import Codecs
     from letitloop.wal.format import Entry
     from letitloop.wal.log import Log
 
@@ -40,10 +40,11 @@ class ThreadJournal(Journal):
     Args:
         log: the open log.
         guard: the thread's, held while a compaction is under way.
+        codecs: the thread's.
     """
 
-    def __init__(self, log: Log, guard: threading.RLock) -> None:
-        super().__init__([entry for entry in log.entries if entry.kind < _OURS], log.read, default_codecs, log.path)
+    def __init__(self, log: Log, guard: threading.RLock, codecs: Codecs) -> None:
+        super().__init__([entry for entry in log.entries if entry.kind < _OURS], log.read, codecs, log.path)
         self.upto = log.next_seq
         self._guard = guard
 

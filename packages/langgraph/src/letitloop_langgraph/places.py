@@ -126,8 +126,8 @@ class ThreadRun(Run):
             goal=f"langgraph:{thread.id}",
             store=thread.store,
             log=log,
-            journal=ThreadJournal(log, thread.guard),
-            codecs=default_codecs,
+            journal=ThreadJournal(log, thread.guard, thread.codecs),
+            codecs=thread.codecs,
             on_change="raise",
             description={"instance": thread.instance},
             in_flight=_in_flight(log),
@@ -147,7 +147,7 @@ class ThreadRun(Run):
             log: the open log.
             anew: no scope of the former opening is in use any more: every record may answer.
         """
-        journal = ThreadJournal(log, self.thread.guard)
+        journal = ThreadJournal(log, self.thread.guard, self.codecs)
         journal.run = self.id
         if anew:
             self.known, self._live = set(), {}
@@ -546,7 +546,7 @@ class Places:
         if steps:
             import time
 
-            said = {"steps": steps, "at": time.time(), "error": encode_failure(error, default_codecs)}
+            said = {"steps": steps, "at": time.time(), "error": encode_failure(error, run.codecs)}
             run.log.queue(ENDED, b"", default_codecs.encode(said))
 
     def superseded(self, ns: str, parent: str | None, identity: str) -> None:

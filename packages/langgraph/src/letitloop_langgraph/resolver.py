@@ -44,7 +44,9 @@ def _attempt_in(config: Any) -> tuple[Thread, Any] | None:
     info = getattr(conf.get("__pregel_runtime"), "execution_info", None)
     if info is None or info.thread_id is None or not isinstance(saver, LetItLoopCheckpointSaver):
         return None
-    return saver.room.thread(str(info.thread_id)), info
+    thread = saver.room.thread(str(info.thread_id))
+    thread.codecs.serde = saver.serde  # what is recorded in a node is written as its graph's state is
+    return thread, info
 
 
 add_resolver(current_place)

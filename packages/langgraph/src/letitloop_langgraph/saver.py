@@ -17,9 +17,10 @@ from langgraph.checkpoint.base import (
 from letitloop.errors import InvalidArgument, LogLocked, LogPoisoned
 from letitloop.store.directory import resolve_store
 from letitloop_langgraph.answers import without_fetched
+from letitloop_langgraph.breakpoints import calling_loop, hold
 from letitloop_langgraph.compaction import drop, keep_latest, over_limit, shrink
 from letitloop_langgraph.config import check_inputs
-from letitloop_langgraph.history import delta_history, needed_ancestors, newest_of_run
+from letitloop_langgraph.history import begun, delta_history, needed_ancestors, newest_of_run
 from letitloop_langgraph.lease import ROOM
 from letitloop_langgraph.paths import where_in
 from letitloop_langgraph.records import CHECKPOINT, run_digest
@@ -240,6 +241,9 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
             DecodeError: a value on record cannot be read.
             LogLocked: a graph is about to run, and another process held the thread for longer than the patience.
         """
+        return self._get_tuple(config, calling_loop())
+
+    def _get_tuple(self, config: RunnableConfig, loop: Any) -> CheckpointTuple | None:
         thread, ns = self._place(config)
         conf = config["configurable"]
         wanted = get_checkpoint_id(config)
@@ -259,6 +263,10 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
                 found = found._replace(metadata={**found.metadata, "run_id": config["metadata"]["run_id"]})
             if running:
                 found = without_fetched(contents, ns, found)
+                if loop is not None and not wanted:
+                    if ns and not begun(contents, ns, conf, found.metadata):
+                        loop.config["configurable"]["__pregel_resuming"] = False  # it begins, on top of what it remembers
+                    hold(loop, contents, stored, found)
                 thread.remember(self.serde, ns, found.checkpoint["channel_versions"], found.checkpoint["channel_values"])
             return found
 
@@ -292,7 +300,7 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Do as :meth:`get_tuple`, in a thread."""
-        return await asyncio.to_thread(self.get_tuple, config)
+        return await asyncio.to_thread(self._get_tuple, config, calling_loop())
 
     def list(
         self,

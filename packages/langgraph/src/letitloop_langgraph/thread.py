@@ -26,6 +26,7 @@ from letitloop_langgraph.index import Index, Stored
 from letitloop_langgraph.lease import Lease, log_name
 from letitloop_langgraph.places import ERROR, Places
 from letitloop_langgraph.records import BLOB, CHECKPOINT, WRITES, pack, run_digest, short, unpack
+from letitloop_langgraph.sealed import ThreadCodecs
 from letitloop_langgraph.serde import TAG, CodecSerializer, items_of
 from letitloop_langgraph.values import Grown, Items, Kept, Newest, Watched
 
@@ -70,6 +71,7 @@ class Thread(Lease):
         loops: the namespaces that a running graph loaded from here: their checkpoints come here as well. For each subgraph, at
             which step and position the task around it is.
         stayed: how many checkpoints of each namespace the last deletion of old ones had to leave.
+        codecs: how what its steps record becomes bytes.
         behind: checkpoints of runs that the thread had moved past when they were asked for again, and whose they are.
     """
 
@@ -82,6 +84,7 @@ class Thread(Lease):
         self.behind: dict[str, str] = {}
         self.instance = ""
         self.syncer: Syncer | None = None
+        self.codecs = ThreadCodecs()
         self.barrier = Barrier(thread_id, self.guard, lambda: self.index.ids)
         self.places = Places(self)
         self._loaded: tuple[bytes, list[Entry]] | None = None  # the log's uuid, and its records that are in the index

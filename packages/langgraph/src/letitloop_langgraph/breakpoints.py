@@ -1,0 +1,98 @@
+"""A breakpoint (``interrupt_before``, ``interrupt_after``) stays one when a script is run again: an approval is a call of its own.
+
+LangGraph goes past a breakpoint whenever it resumes, and a run that is asked for again under its name is a resume to it. Whether
+somebody approved, or the process died before its caller learnt that the graph waits, nothing on record tells. So inputs that are
+given again stop where they stopped; ``invoke(None, …)`` and a ``Command`` go on.
+
+LangGraph hands a checkpointer neither what a graph was invoked with nor where it is to stop, so the loop that asks for a checkpoint
+is looked for among the callers.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from langgraph.pregel._algo import should_interrupt
+from langgraph.pregel._loop import PregelLoop
+from langgraph.types import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from langgraph.checkpoint.base import CheckpointTuple
+
+    from letitloop_langgraph.contents import Contents
+    from letitloop_langgraph.index import Stored
+
+__all__ = ["calling_loop", "hold"]
+
+_FRAMES = 8  # between a loop and its saver: a subclass's methods, a tracer's
+_AGAIN = "__letitloop_again"
+_INTERRUPT = "__interrupt__"
+_NO_NODES = ("__start__", "__input__", _INTERRUPT)
+_EDITS = ("update", "fork")
+
+
+def calling_loop() -> Any:
+    """Return LangGraph's loop that asks for a checkpoint; None if somebody else does."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        found = frame.f_locals.get("self")
+        if isinstance(found, PregelLoop):
+            return found
+    return None
+
+
+def hold(loop: Any, contents: Contents, stored: Stored, found: CheckpointTuple) -> None:
+    """Have a loop stop at the breakpoint that a checkpoint lies at, if it goes on from it since its inputs are given again."""
+    conf = loop.config["configurable"]
+    if loop.is_nested:
+        again = conf.get(_AGAIN) and conf.get("__pregel_resuming")
+    else:
+        again = loop.input is not None and not isinstance(loop.input, Command) and _same_run(loop, found)
+        conf[_AGAIN] = again  # the subgraphs' loops are told as well
+    if not again or not (loop.interrupt_before or loop.interrupt_after):
+        return
+    checkpoint: Any = found.checkpoint
+    seen = dict(checkpoint["versions_seen"].get(_INTERRUPT, {}))
+    ran = [SimpleNamespace(name=name, config=None) for name in _last_ran(contents, stored)] if loop.interrupt_after else []
+    after: Any = checkpoint["channel_versions"] and should_interrupt(checkpoint, loop.interrupt_after or (), ran)  # type: ignore[arg-type]  # named as tasks are
+    plain, before = loop.tick, loop.interrupt_before
+
+    def tick() -> bool:
+        del loop.tick  # this once
+        loop.checkpoint["versions_seen"][_INTERRUPT] = seen  # which LangGraph took for passed
+        loop.interrupt_before = "*" if after else before
+        try:
+            return bool(plain())
+        finally:
+            loop.interrupt_before = before
+
+    loop.tick = tick
+
+
+def _same_run(loop: Any, found: CheckpointTuple) -> bool:
+    run_id = (loop.config.get("metadata") or {}).get("run_id")
+    return run_id is not None and run_id == found.metadata.get("run_id")
+
+
+def _last_ran(contents: Contents, stored: Stored) -> set[str]:
+    """Return the nodes that ran right before a checkpoint; an edit of it by a human counts as none."""
+    of_ns = contents.index.checkpoints[stored.ns]
+    cursor: Stored | None = stored
+    while cursor is not None and contents.metadata(cursor).get("source") in _EDITS:
+        cursor = None if cursor.parent is None else of_ns.get(cursor.parent)
+    if cursor is None or contents.metadata(cursor).get("source") != "loop":
+        return set()
+    seen: Mapping[str, Mapping[str, Any]] = contents.checkpoint(cursor).checkpoint["versions_seen"]
+    newest = {name: max(versions.values()) for name, versions in seen.items() if versions and name not in _NO_NODES}
+    latest = max((max(versions.values()) for name, versions in seen.items() if versions and name != _INTERRUPT), default=None)
+    ran = {name for name, version in newest.items() if version == latest}
+    parent = None if cursor.parent is None else of_ns.get(cursor.parent)
+    sent: Any = [] if parent is None else contents.checkpoint(parent).checkpoint["channel_values"].get("__pregel_tasks") or []
+    return ran | {send.node for send in sent}
