@@ -489,3 +489,32 @@ def test_a_tool_that_leaves_the_program_which_goes_on(tmp_path, error):
         assert len(script.asked) == (0 if life else 2)
         durability.close()
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("where", ["model", "tool"])
+async def test_an_answer_that_comes_after_the_cancellation_came_too_late(where):
+    """It is on record, and the agent goes on without it, in each life."""
+
+    def work() -> str:
+        """Work."""
+        if where == "tool":
+            tokens[-1].cancel()
+        return "worked"
+
+    def script(messages, settings):
+        if where == "model" and len(messages) == 2:
+            tokens[-1].cancel()
+        return [call("work")] if messages[-1].type == "UserMessage" else f"done {len(messages)}"
+
+    async def live():
+        with AutoGenStateSerializer(session_id=f"late {where}") as durability:
+            agents = [AssistantAgent(one, Scripted(script), tools=[work], reflect_on_tool_use=True) for one in "ab"]
+            team = durability.wrap_team(RoundRobinGroupChat(agents, max_turns=2))
+            tokens.append(CancellationToken())
+            with pytest.raises(asyncio.CancelledError):
+                await team.run(task="go", cancellation_token=tokens[-1])
+            tokens.append(CancellationToken())
+            return [one.to_text() for one in (await team.run(task="more")).messages]
+
+    tokens = []
+    assert await live() == await live()

@@ -54,27 +54,34 @@ class Cut:
         self._began = monotonic()
         self._after = 0.0
         self._counts: dict[str, int] = {}
-        self._under_way: dict[str, None] = {}
-        self._then: list[str] = []
+        self._under_way: dict[str, bool] = {}  # whether each is inside another one, which is answered without it in later lives
+        self._then: dict[str, bool] = {}
         self._done = 0
         self._settled: asyncio.Future[None] = self.ending.get_loop().create_future()
         if recorded is None or not recorded["done"]:
             self._settled.set_result(None)
+        self._missing = set(recorded["under_way"]) if recorded is not None else set[str]()
+        self._there: asyncio.Future[None] = self.ending.get_loop().create_future()
+        if not self._missing:
+            self._there.set_result(None)
         self._token: CancellationToken | None = None
 
     # --- what is under way ---------------------------------------------------------------------------------------------------
 
-    def begin(self, name: str) -> str:
-        """Note that a call of this name begins; return its key."""
+    def begin(self, name: str, *, inside: bool) -> str:
+        """Note that a call of this name begins, ``inside`` another one or not; return its key."""
         number = self._counts[name] = self._counts.get(name, 0) + 1
         key = f"{name} {number}"
-        self._under_way[key] = None
+        self._under_way[key] = inside
+        self._missing.discard(key)
+        if not self._missing and not self._there.done():
+            self._there.set_result(None)
         return key
 
     def end(self, key: str) -> None:
         """Note that a call has ended."""
-        self._under_way.pop(key, None)
-        if self.by is None:
+        inside = self._under_way.pop(key, False)
+        if self.by is None and not inside:
             self._done += 1
             if not self._settled.done() and self._done >= self.recorded["done"]:
                 self._settled.set_result(None)
@@ -107,16 +114,30 @@ class Cut:
     def _note(self, by: Cause) -> None:
         if self.by is None:
             cause = by if by == "token" else _end_of_loop() or by
-            self.by, self._then, self._after = cause, list(self._under_way), monotonic() - self._began
+            self.by, self._then, self._after = cause, dict(self._under_way), monotonic() - self._began
 
     def _end(self) -> None:
         if not self.ending.done():
             self._stop()
             self.ending.set_result(None)
 
+    def took(self, key: str) -> bool:
+        """Tell whether a call was under way when the run was cut off."""
+        return key in self._then
+
+    def check(self, key: str) -> None:
+        """Leave a call that was under way when the run was cut off, though it has an answer: in later lives it will have none.
+
+        Raises:
+            asyncio.CancelledError: it was.
+        """
+        if self.took(key):
+            raise asyncio.CancelledError("the run was cancelled before this call had its answer")
+
     def record(self) -> dict[str, Any]:
         """Return what is recorded if the program survives it."""
-        return {"by": self.by, "after": self._after, "under_way": self._then, "done": self._done}
+        under_way = [key for key, inside in self._then.items() if not inside]
+        return {"by": self.by, "after": self._after, "under_way": under_way, "done": self._done}
 
     async def unless(self, work: Awaitable[Any]) -> Any:
         """Await something that is not on record; the run's end ends it.
@@ -141,6 +162,13 @@ class Cut:
         """Tell whether a call was under way when the recorded run was cancelled: what it returned later came too late."""
         return self.recorded is not None and key in self.recorded["under_way"]
 
+    async def settle(self) -> None:
+        """Wait until the run, which has gone on meanwhile, is at its next calls before its reader leaves it; later at the same."""
+        if self.recorded is not None and self.recorded["by"] == "reader":
+            for one in (self._settled, self._there):
+                await asyncio.wait({one, self.ending}, timeout=_SETTLING, return_when=asyncio.FIRST_COMPLETED)
+        await _some_rounds()
+
     async def again(self) -> bool:
         """Be where the recorded run was cancelled.
 
@@ -151,8 +179,7 @@ class Cut:
             asyncio.CancelledError: it is cancelled again.
         """
         await asyncio.wait({self._settled, self.ending}, timeout=_SETTLING, return_when=asyncio.FIRST_COMPLETED)
-        for _ in range(20):  # what was answered last reaches those who asked
-            await asyncio.sleep(0)
+        await _some_rounds()
         if self.recorded["by"] == "token" and self._token is not None:
             self._token.cancel()
             raise asyncio.CancelledError("the run was cancelled here by its token")
@@ -162,6 +189,12 @@ class Cut:
         if self.ending.done():
             raise asyncio.CancelledError("the run was cancelled")
         return False
+
+
+async def _some_rounds() -> None:
+    """Let what was answered last reach those who asked."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 def _end_of_loop() -> Literal["interrupt", "exit"] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged, comma
 from letitloop.integration.leaves import acomplete, aleaf, reserve
 from letitloop.runs.scope import Scope, current, restore
 from letitloop_autogen.cancelling import Cut
+from letitloop_autogen.kept import Abandoned, Inside, is_inside, stopping
 from letitloop_autogen.names import Names
 from letitloop_autogen.order import Order
 from letitloop_autogen.stamps import Stamps
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from letitloop.integration.policies import Policies
     from letitloop.integration.sessions import Session
+    from letitloop_autogen.states import States
 
 __all__ = ["Drive", "Member", "Place", "Shared", "Turn", "in_stopped_run", "open_drive"]
 
@@ -47,6 +50,9 @@ class Shared:
         names: the names of tools, to be compared with those of the policies.
         cut_off: runs that were cancelled; the next run tells that the program survived it.
         entrance: lets the runs of an event loop take their places in the order in which they were begun.
+        members: the agents and teams by their keys; those made inside a recorded call have none.
+        kept: how many records hold what became of the agents that a call ran.
+        inside: the recorded calls that are being carried out.
     """
 
     session: Session
@@ -57,6 +63,9 @@ class Shared:
     entrance: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
         default_factory=WeakKeyDictionary["asyncio.AbstractEventLoop", "asyncio.Lock"]
     )
+    members: dict[str, Member] = field(default_factory=dict[str, "Member"])
+    kept: int = 0
+    inside: dict[Inside, None] = field(default_factory=dict[Inside, None])
 
 
 class Drive:
@@ -82,6 +91,7 @@ class Drive:
         recorded = cut.value if cut is not None and shared.strict else None
         self.cut = Cut(recorded, lambda: self.stop(asyncio.CancelledError("the run was cancelled")))
         self._order: Order | None = None
+        self._calls: dict[str, Inside] = {}
 
     @property
     def ended(self) -> bool:
@@ -103,6 +113,8 @@ class Drive:
             self.stopped = why
             if self._order is not None:
                 self._order.give_up()
+        if not isinstance(why, asyncio.CancelledError):
+            stopping(self.shared)
         halted = RunHalted(f"run {self.scope.run.id} has to stop: {self.stopped}")
         halted.__cause__ = self.stopped
         return halted
@@ -110,6 +122,7 @@ class Drive:
     def check(self) -> None:
         """Raise RunHalted if this run has to stop."""
         if self.stopped is not None:
+            stopping(self.shared)
             raise self.stop(self.stopped)
 
     async def leaf(
@@ -129,20 +142,25 @@ class Drive:
             Exception: what ``fn`` raised, now or on record.
         """
         self.check()
-        what = f"{scope.prefix.decode()}{name}"
+        what, inside = f"{scope.prefix.decode()}{name}", Inside(self.shared, scope, name)
 
-        async def go() -> T:
+        async def go() -> Any:
             await self.go_on(what)
-            return await self.cut.unless(fn())  # type: ignore[no-any-return]  # what fn returns
+            return await inside.do(lambda: self.cut.unless(fn()))
 
         try:
-            with self.under_way(what) as key:
+            with self.under_way(what, inside) as key:
                 await self.be_cancelled_at(key)
-                return await aleaf(scope, name, asked, go)
+                answer: T = await inside.answer(await aleaf(scope, name, asked, go))
+                self.cut.check(key)
+                return answer
         except Halt as halt:
             raise self.stop(halt) from halt
         except LetItLoopError as error:
             self.stop(error)
+            raise
+        except Abandoned:
+            self.check()
             raise
         except asyncio.CancelledError as exc:
             if by_manager and self.is_out_of_nowhere():
@@ -157,17 +175,21 @@ class Drive:
         return not cancelling()
 
     @contextmanager
-    def under_way(self, what: str) -> Generator[str]:
+    def under_way(self, what: str, inside: Inside) -> Generator[str]:
         """Note that a call is under way, under the key that the block gets."""
-        key = self.cut.begin(what)
+        key = self.cut.begin(what, inside=is_inside())
+        self._calls[key] = inside
         try:
             yield key
         finally:
             self.cut.end(key)
+            if self.cut.by is None:
+                del self._calls[key]
 
     async def be_cancelled_at(self, key: str) -> None:
         """End where the recorded run was cancelled, if this call was under way then."""
         if self.cut.was_under_way(key):
+            await self._calls[key].again(self.cut.recorded.get("kept", {}).get(key, {}))
             await self._be_cancelled(key)
 
     async def go_on(self, what: str) -> None:
@@ -177,6 +199,8 @@ class Drive:
             StepChanged: the run had come to its end without it, or was cancelled before it.
             asyncio.CancelledError: it was cancelled before it, and this one is as well.
         """
+        if self.cut.by is not None:
+            raise asyncio.CancelledError("the run was cancelled")
         if self.cut.recorded is not None:
             await self._be_cancelled(what)
         self.going_on(what)
@@ -230,7 +254,9 @@ class Drive:
         if self.cut.by not in (None, "exit") and not self._cancelled.recorded and self.cut.recorded is None:
 
             async def made() -> dict[str, object]:
-                return self.cut.record()
+                calls = [(key, one) for key, one in self._calls.items() if self.cut.took(key)]
+                kept = {key: changes for key, one in calls if (changes := await one.changes())}
+                return {**self.cut.record(), **({"kept": kept} if kept else {})}
 
             await acomplete(self._cancelled, made)
 
@@ -301,6 +327,7 @@ class Member:
     Attributes:
         shared: whose it is.
         name: its name in the log.
+        states: what it keeps from run to run.
         home: the agent or team it was found in.
         side_by_side: a team whose agents may run at the same time.
         ordered: an agent that others may run beside: the order in which they end is recorded.
@@ -311,10 +338,16 @@ class Member:
         begin_anew: of a team: puts right what a run leaves in its manager that comes to no end of its own.
         look: looks again for parts of it that nothing stands in for: they may be new since.
         changed: the same, among attributes that were set since; made for each turn.
+        key: names it in records; empty if it was made inside a recorded call.
+        made_in: the key of that call.
+        inside: the recorded calls that run it now.
+        kept: the number of the record from which it has what it keeps.
+        step: what ran it whose record says nothing of it.
     """
 
     shared: Shared
     name: str
+    states: States
     home: Member | None = None
     side_by_side: bool = False
     ordered: bool = False
@@ -325,6 +358,12 @@ class Member:
     begin_anew: Callable[[], Awaitable[None]] | None = None
     look: Callable[[], None] = lambda: None
     changed: Callable[[], None] = lambda: None
+    key: str = ""
+    made_in: bytes = b""
+    inside: list[Inside] = field(default_factory=list[Inside])
+    kept: int = 0
+    step: str | None = None
+    _told: set[str] = field(default_factory=set[str])
 
     def acting(self, *, shared_part: bool = False) -> Member | None:
         """Return whose call a call of one of its parts is, None if it is no part of a run.
@@ -336,6 +375,12 @@ class Member:
         if acting is not None and acting.active:
             return acting
         return self if self.active and not shared_part else None
+
+    def tell(self, kind: str, what: str) -> None:
+        """Warn of something; once of its kind."""
+        if kind not in self._told:
+            self._told.add(kind)
+            logging.getLogger("letitloop").warning("letitloop: %r %s.", self.name, what)
 
     def place(self) -> Place:
         """Return where a call of one of its parts happens: it is active."""

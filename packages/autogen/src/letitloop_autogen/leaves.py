@@ -114,11 +114,14 @@ class DurableExecutor(StandIn, CodeExecutor):
     async def execute_code_blocks(self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken) -> CodeResult:
         member = self._member.acting(shared_part=self._shared_part)
         if member is None or member.shared.policies.of("execute_code") == "rerun":
-            return await self._inner.execute_code_blocks(code_blocks, cancellation_token)
+            return await self._inner.execute_code_blocks(code_blocks, cancellation_token=cancellation_token)
         drive, scope = member.place()
         asked = {"code": [[block.language, block.code] for block in code_blocks]}
         return await drive.leaf(
-            scope, "execute_code", asked, lambda: self._inner.execute_code_blocks(code_blocks, cancellation_token)
+            scope,
+            "execute_code",
+            asked,
+            lambda: self._inner.execute_code_blocks(code_blocks, cancellation_token=cancellation_token),
         )
 
     async def start(self) -> None:

@@ -14,7 +14,7 @@ from letitloop_autogen.streams import GRACE
 if TYPE_CHECKING:
     from autogen_agentchat.base import Team
 
-__all__ = ["begin_anew"]
+__all__ = ["begin_anew", "manager_of"]
 
 
 async def begin_anew(team: Team) -> None:
@@ -24,7 +24,7 @@ async def begin_anew(team: Team) -> None:
     off a list. It puts that right when it ends a run, and not when an error or a cancellation does; ``reset()`` forgets the
     speakers, too.
     """
-    manager = await _manager_of(team)
+    manager = await manager_of(team)
     if manager is None:
         return
     await _quieten(team)
@@ -48,7 +48,7 @@ async def _quieten(team: Any) -> None:
     runtime._message_queue = type(runtime._message_queue)()
 
 
-async def _manager_of(team: Any) -> BaseGroupChatManager | None:
+async def manager_of(team: Any) -> BaseGroupChatManager | None:
     """Return the manager of a team that has been run; None of a team of another make, or on a runtime elsewhere."""
     try:
         where = AgentId(type=team._group_chat_manager_topic_type, key=team._team_id)

@@ -13,6 +13,7 @@ from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from letitloop.errors import Halt, LetItLoopError
 from letitloop_autogen.asking import task_of
 from letitloop_autogen.driving import Drive, Place, Turn, open_drive
+from letitloop_autogen.kept import enter, stopping
 from letitloop_autogen.streams import GRACE, LONG_GRACE, Cancelled, Pump, let_go, until
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _takes_token(stock: Callable[..., Any]) -> bool:
 @asynccontextmanager
 async def _entered(member: Member, asked: Mapping[str, object]) -> AsyncGenerator[_Entry]:
     """Enter a run of an agent or a team: one of its own, or a part of the one around it."""
+    await enter(member)
     around = member.around()
     if around is not None:
         try:
@@ -116,8 +118,12 @@ async def _entered(member: Member, asked: Mapping[str, object]) -> AsyncGenerato
         except LetItLoopError as error:
             raise around.drive.stop(error) from error
         place = Place(around.drive, around.scope.inner(member.name))
-        with member.at(place):
-            yield _Entry(place, outermost=False)
+        try:
+            with member.at(place):
+                yield _Entry(place, outermost=False)
+        finally:
+            if place.drive.stopped is not None:
+                stopping(member.shared)
         return
     member.look()
     drive = await open_drive(member, asked)
@@ -196,6 +202,7 @@ async def _driven(entry: _Entry, generator: AsyncGenerator[Any, None]) -> AsyncG
             yield item
     except GeneratorExit:
         if not entry.drive.ended:
+            await cut.settle()
             cut.off("reader")
         raise
     finally:
@@ -301,6 +308,7 @@ async def _guarded(
                 yield item
         except GeneratorExit:
             if entry.outermost and not drive.ended:
+                await drive.cut.settle()
                 drive.cut.off("reader")
             raise
         except asyncio.CancelledError as exc:

@@ -14,6 +14,7 @@ from letitloop.errors import InvalidArgument, RunHalted
 from letitloop.integration.policies import atool_call
 from letitloop.integration.sessions import entered
 from letitloop.runs.run import Call
+from letitloop_autogen.kept import Abandoned, Inside, unrecorded
 from letitloop_autogen.standing import StandIn
 from letitloop_autogen.streams import GRACE, Cancelled, let_go
 from letitloop_autogen.tools import Stopped, as_called, bind_to_schema, carry_out, guarded_by
@@ -137,16 +138,21 @@ class _Calls(StandIn):
         if policy == "rerun" or self._is_composite(name):
             with entered(scope.inner(f"tool {name} {place}")):
                 return await self._call(name, arguments, token, call_id, emit)
-        with drive.under_way(what) as key:
+        inside = Inside(drive.shared, scope, f"tool {name} {place}")
+        with drive.under_way(what, inside) as key:
             await drive.be_cancelled_at(key)
             if isinstance(policy, Effect) or self._is_guarded(name):
-                with entered(scope.inner(f"tool {name} {place}")):
-                    return await self._call(name, arguments, token, call_id, emit)
-            return await self._record(drive, scope, place, name, arguments, token, call_id, emit)
+                with unrecorded(what), entered(scope.inner(f"tool {name} {place}")):
+                    result = await self._call(name, arguments, token, call_id, emit)
+            else:
+                result = await self._record(drive, inside, scope, place, name, arguments, token, call_id, emit)
+            drive.cut.check(key)
+            return result
 
     async def _record(
         self,
         drive: Drive,
+        inside: Inside,
         scope: Scope,
         place: str,
         name: str,
@@ -158,7 +164,7 @@ class _Calls(StandIn):
         fresh: list[ToolResult] = []
 
         async def call() -> dict[str, Any]:
-            await drive.go_on(f"tool {name} {place}")
+            await drive.go_on(inside.name)
             shown: list[Any] = []
 
             def both(item: Any) -> None:
@@ -170,7 +176,11 @@ class _Calls(StandIn):
             return {"result": plain(fresh[0]), **({"streamed": shown} if shown else {})}
 
         asked = arguments if type(arguments) is dict else {"arguments": arguments}  # a model may write any JSON
-        recorded = await atool_call(scope, name, "record", asked, call, place=place)
+        try:
+            recorded = await inside.answer(await atool_call(scope, name, "record", asked, lambda: inside.do(call), place=place))
+        except Abandoned:
+            drive.check()
+            raise
         if fresh:
             return fresh[0]
         for one in recorded.get("streamed", ()):

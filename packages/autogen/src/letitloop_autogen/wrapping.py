@@ -26,7 +26,10 @@ from autogen_core.tools import BaseTool, Workbench
 
 from letitloop.errors import InvalidArgument
 from letitloop.integration.patching import Patches
+from letitloop.runs.run import Call
+from letitloop.runs.scope import current
 from letitloop_autogen.driving import Member, in_stopped_run
+from letitloop_autogen.kept import durable_change
 from letitloop_autogen.leaves import (
     DurableExecutor,
     DurableMemory,
@@ -39,6 +42,7 @@ from letitloop_autogen.managers import begin_anew
 from letitloop_autogen.models import DurableModelClient, count_replayed
 from letitloop_autogen.noise import be_quiet
 from letitloop_autogen.parts import Parts, Place, attributes
+from letitloop_autogen.states import States
 from letitloop_autogen.turns import durable_reply, durable_run, durable_run_stream, durable_turn
 from letitloop_autogen.workbenches import DurableStaticWorkbench, DurableWorkbench, durable_workbench
 
@@ -88,6 +92,7 @@ class Wrapping:
         for _, member in self._members.values():
             member.look = member.changed = lambda: None
         self._members.clear()
+        self._shared.members.clear()
         self._stand_ins.clear()
 
     def begin(self, one: Any, name: str | None = None) -> None:
@@ -98,7 +103,7 @@ class Wrapping:
         except BaseException:
             self._patches.undo(patched)
             for key in self._members.keys() - members.keys():
-                del self._members[key]
+                self._shared.members.pop(self._members.pop(key)[1].key, None)
             raise
 
     def wrap(self, one: Any, name: str | None = None, home: Member | None = None, *, guest: bool = False) -> None:
@@ -121,8 +126,9 @@ class Wrapping:
                 "and functions to its manager, where they cannot be replaced. Nothing was changed. Wrap a team before its first "
                 "run; make a new one of the same agents for this."
             )
-        member = Member(self._shared, name or str(one.name), home, guest=guest)
+        member = Member(self._shared, name or str(one.name), States(one), home, guest=guest)
         self._members[id(one)] = one, member
+        self._give_key(member)
         self._patches.add(one, "__deepcopy__", lambda _: self._refuse_copy(one))
         member.ordered = home is not None and home.side_by_side
         if isinstance(one, Team):
@@ -130,6 +136,16 @@ class Wrapping:
             self._wrap_team(one, member)
         else:
             self._wrap_agent(one, member)
+
+    def _give_key(self, member: Member) -> None:
+        """Let records find an agent in each life: by its name, and its place among those of that name."""
+        where, known, number = current.get(), self._shared.members, 1
+        if isinstance(where, Call):
+            member.made_in = where.key
+            return
+        while (key := member.name if number == 1 else f"{member.name} {number}") in known:
+            number += 1
+        member.key, known[key] = key, member
 
     def _refuse_copy(self, one: Any) -> NoReturn:
         raise InvalidArgument(
@@ -141,6 +157,7 @@ class Wrapping:
         self._replace_method(agent, "on_messages", durable_reply, member)
         self._replace_method(agent, "on_messages_stream", durable_turn, member)
         self._wrap_runs(agent, member)
+        self._replace_method(agent, "on_reset", durable_change, member)
         if isinstance(agent, UserProxyAgent):
             self._patches.replace(agent, "input_func", lambda stock: durable_input(stock, member))
             self._patches.replace(agent, "_is_async", lambda _: True)
@@ -152,6 +169,7 @@ class Wrapping:
     def _wrap_team(self, team: Any, member: Member) -> None:
         member.side_by_side = type(team) not in _ONE_BY_ONE
         self._wrap_runs(team, member)
+        self._replace_method(team, "reset", durable_change, member)
         for attribute in ("_selector_func", "_candidate_func"):
             if getattr(team, attribute, None) is not None:
                 self._replace_selector(team, attribute, member)
@@ -165,6 +183,7 @@ class Wrapping:
     def _wrap_runs(self, one: Any, member: Member) -> None:
         self._replace_method(one, "run", durable_run, member)
         self._replace_method(one, "run_stream", durable_run_stream, member)
+        self._replace_method(one, "load_state", durable_change, member)
 
     def _replace_method(self, one: Any, name: str, make: Any, member: Member) -> None:
         def replacement(stock: Any) -> Any:
