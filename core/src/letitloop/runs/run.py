@@ -49,6 +49,7 @@ class Call(Scope):
         key: the step's key.
         place: how often a call of this name and fingerprint was reserved in its scope.
         attempt: the how-manieth time its function is called, those of killed processes included.
+        unordered: calls of its name may come in another order next time: a record of other arguments in its place says nothing.
     """
 
     # no __slots__: what most calls never change stands in the class, and a replayed step sets nothing but its arguments
@@ -65,6 +66,7 @@ class Call(Scope):
     failed = False
     nested = True
     place = 1
+    unordered = False
 
     _steps: dict[str, Counter] | None = None
     _scopes: dict[str, Counter] | None = None
@@ -92,6 +94,8 @@ class Call(Scope):
         self.args = args
         self.kwargs = kwargs
         self.fingerprint = fingerprint
+        if scope.reserved is not None:
+            scope.reserved(self)
 
     @cached_property
     def prefix(self) -> bytes:  # type: ignore[override]  # made when needed: most steps call no step
@@ -249,7 +253,7 @@ class Run:
         if known is None:
             return self._lived(call) if nested else None
         if isinstance(known, Changed):
-            known = (self._lived(call) if nested else None) or self._changed(call, known)
+            known = (self._lived(call) if nested else None) or (None if call.unordered else self._changed(call, known))
         if isinstance(known, Failure):
             self._failures.append((known.error, known.seq))
         if nested and isinstance(known, Value):

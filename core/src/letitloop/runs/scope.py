@@ -75,6 +75,9 @@ class Scope:
 
     __slots__ = ("_scopes", "_steps", "nested", "prefix", "run")
 
+    reserved: Callable[[Call], None] | None = None
+    """Is told of each call that is reserved in it: of an adapter that knows when their order may differ from life to life."""
+
     def __init__(self, run: Run, prefix: bytes = b"", *, nested: bool = False) -> None:
         self.run = run
         self.prefix = prefix

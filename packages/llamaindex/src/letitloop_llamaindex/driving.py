@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,13 +26,14 @@ from workflows.events import (
 from workflows.runtime.types.internal_state import BrokerState
 from workflows.runtime.types.results import StepWorkerFailed, StepWorkerResult, StepWorkerStateContextVar
 from workflows.runtime.types.ticks import TickAddEvent, TickSessionStart, TickStepResult
+from workflows.workflow import Workflow
 
 from letitloop.codecs import default_codecs
 from letitloop.errors import Halt, RunHalted
 from letitloop.integration.sessions import entered
 from letitloop.runs.scope import restore
 from letitloop_llamaindex.folding import NOBODY, AlreadySent, Folded
-from letitloop_llamaindex.late import configuration_of
+from letitloop_llamaindex.late import configuration_of, is_memory
 from letitloop_llamaindex.serializers import ExactSerializer
 from letitloop_llamaindex.states import StateLog
 from letitloop_llamaindex.stores import CountingStore, attempt_of, current_attempt
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from workflows.runtime.types.plugin import WorkflowRunFunction
     from workflows.runtime.types.results import RetryAttempt, StepWorkerState
     from workflows.runtime.types.ticks import WorkflowTick
-    from workflows.workflow import Workflow
 
     from letitloop_llamaindex.logs import RunLog
     from letitloop_llamaindex.names import Names
@@ -206,7 +207,7 @@ class Drive:
         assert self.queues is not None, "the run has begun"
         self._codec.start = start_event
         memory = start_event.get("memory") if start_event is not None else None
-        if memory is not None:
+        if is_memory(memory):
             self._codec.live["memory"] = memory
         return self.queues
 
@@ -259,12 +260,19 @@ class Drive:
 
     @contextmanager
     def executing(self, step_name: str, state: StepWorkerState, retry: RetryAttempt) -> Generator[None]:
-        """Make a step's attempt at one work item the place that the program is in, inside the block."""
+        """Make a step's attempt at one work item the place that the program is in, inside the block.
+
+        Raises:
+            StepChanged: the step has ended, and left out calls that it had made.
+        """
         name = self._attempts[state.invocation_id] = attempt_of(step_name, state.work_item_id, retry.retry_number)
         token = doing.set(self._store.begin(name))
         try:
-            with entered(self._log.step(name)):
+            function = self._workflow._get_steps()[step_name]
+            scope = self._log.step(name, sync=not inspect.iscoroutinefunction(inspect.unwrap(function)))
+            with entered(scope):
                 yield
+            scope.check_all_made()
         finally:
             restore(doing, token)
 
@@ -339,4 +347,5 @@ def _asked(start_event: StartEvent | None) -> dict[str, Any]:
     if start_event is None:
         return {}
     fields = {**{name: getattr(start_event, name) for name in type(start_event).model_fields}, **start_event.to_dict()}
-    return {name: value for name, value in fields.items() if name not in ("workflow", "memory") and value is not None}
+    live = {name for name, value in fields.items() if isinstance(value, Workflow) or is_memory(value)}
+    return {name: value for name, value in fields.items() if name not in live and value is not None}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from letitloop_llamaindex.names import Names
 
-__all__ = ["configuration_of", "let_agents_take_a_runtime", "make_durable", "tools_of"]
+__all__ = ["configuration_of", "is_memory", "let_agents_take_a_runtime", "make_durable", "tools_of"]
 
 _AGENTS = "llama_index.core.agent.workflow.base_agent"
 
@@ -56,6 +56,12 @@ def configuration_of(workflow: Workflow) -> dict[str, dict[str, object]]:
     from letitloop_llamaindex import agents
 
     return agents.configuration_of(workflow)
+
+
+def is_memory(value: object) -> bool:
+    """Tell whether a value is a chat memory, which the program passes again and which is never compared."""
+    types: Any = sys.modules.get("llama_index.core.memory.types")
+    return types is not None and isinstance(value, types.BaseMemory)
 
 
 def _extend(module: Any) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from letitloop.codecs import default_codecs
 from letitloop.errors import StepChanged
 from letitloop.integration.open_leaves import OpenLeaf
-from letitloop.integration.sessions import reopened, settled
+from letitloop.integration.sessions import settled
 from letitloop.runs.drive_async import in_thread
 from letitloop.runs.history import describe_run
 from letitloop.runs.journal import Value
 from letitloop.runs.opening import Spec, open_run, prepare
 from letitloop.runs.scope import Scope, current, current_scope, restore
+from letitloop_llamaindex.side_by_side import StepScope
 
 if TYPE_CHECKING:
     import os
@@ -190,12 +191,17 @@ class RunLog:
         if wait and self.scope.run.log.syncs:
             await in_thread(self.scope.run.log.flush)
 
-    def step(self, name: str) -> Scope:
-        """Return the scope of a step's attempt; what is finished in it answers again each time the framework runs it anew."""
+    def step(self, name: str, *, sync: bool) -> StepScope:
+        """Return the scope of a step's attempt; what is finished in it answers again each time the framework runs it anew.
+
+        Args:
+            name: the attempt's.
+            sync: whether the step's function is, which the framework calls in a thread.
+        """
         scope = self._steps.get(name)
         if scope is None:
             scope = self._steps[name] = self.scope.inner(name)
-        return reopened(scope)
+        return StepScope(scope.run, scope.prefix, sync=sync)
 
     def settle(self, name: str) -> None:
         """A step's attempt has ended and is not run anew: what its calls answered need not be kept."""

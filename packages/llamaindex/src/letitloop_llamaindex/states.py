@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from letitloop_llamaindex.ticks import TickCodec
 
-__all__ = ["StateLog", "parts_of"]
+__all__ = ["StateLog", "parts_of", "whole_of"]
 
 _WHOLE = ""
-"""The key of a state that is a class of its own: such a state is recorded as a whole."""
+"""The key of a state's class, or of a state as a whole that cannot be put together from its fields."""
 
 
 class StateLog:
@@ -69,9 +69,28 @@ class StateLog:
         values = {key: self._codec.decode_value(body) for key, body in self._parts.items()}
         if (memories := sys.modules.get("letitloop_llamaindex.memories")) is not None:
             await memories.put_back(self._codec)
-        await store.set_state(values[_WHOLE] if _WHOLE in values else DictState(_data=values))
+        await store.set_state(whole_of(values))
 
 
 def parts_of(state: BaseModel) -> dict[str, Any]:
-    """Return what a state is recorded by: its values by key; a state that is a class of its own as a whole."""
-    return dict(state.items()) if type(state) is DictState else {_WHOLE: state}
+    """Return what a state is recorded by: its values by key, of a class of its own with that class; else it as a whole."""
+    if type(state) is DictState:
+        return dict(state.items())
+    cls: Any = type(state)
+    plain = cls.__pydantic_root_model__ is False and not cls.__private_attributes__ and not isinstance(state, DictState)
+    fields = vars(state)
+    if not plain or state.__pydantic_extra__ or _WHOLE in fields or not fields.keys() <= cls.model_fields.keys():
+        return {_WHOLE: state}
+    return {**fields, _WHOLE: (cls.model_construct(set(state.model_fields_set), **dict.fromkeys(fields)),)}  # its class, in a form
+
+
+def whole_of(values: dict[str, Any]) -> BaseModel:
+    """Return the state that :func:`parts_of` took apart."""
+    fields = dict(values)
+    whole: Any = fields.pop(_WHOLE, None)
+    if whole is None:
+        return DictState(_data=fields)
+    if not isinstance(whole, tuple):
+        return whole  # type: ignore[no-any-return]  # a state
+    form: Any = whole[0]
+    return type(form).model_construct(set(form.model_fields_set), **fields)  # type: ignore[no-any-return]  # of its class

@@ -14,7 +14,7 @@ from workflows.runtime.types.results import StepWorkerStateContextVar
 from letitloop.errors import InvalidArgument
 from letitloop.runs.run import Call
 from letitloop.runs.scope import current_scope
-from letitloop_llamaindex.states import parts_of
+from letitloop_llamaindex.states import parts_of, whole_of
 from letitloop_llamaindex.traces import ABSENT, Attempt, Seen, Trace, doing, seen_again, seen_of
 from letitloop_llamaindex.writes import Fields, Watch, Write, watching
 
@@ -234,7 +234,7 @@ class CountingStore(InMemoryStateStore[Any]):
         assert isinstance(seen, dict), "a state"
         others = parts_of(copy_state_for_edit(now)) if None in seen.values() else {}
         values = {key: others.get(key, ABSENT) if one is None else seen_again(one, self._codec) for key, one in seen.items()}
-        return values[""] if "" in values else DictState(_data={key: one for key, one in values.items() if one is not ABSENT})
+        return whole_of({key: one for key, one in values.items() if one is not ABSENT})
 
 
 def _place() -> str:
