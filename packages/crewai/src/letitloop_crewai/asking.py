@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["changed_parts", "digest", "model_of", "parts_of", "question", "schema_of", "source_of", "task_of", "tools_of"]
 
-_NEW_EACH_TIME = re.compile(
-    " at 0x[0-9a-f]{6,}"  # the address of an object in its repr
-    "|tool-result-[A-Za-z0-9_-]{22}"  # a deferred tool result's temporary file
-)
+_DEFERRED = re.compile("was stored as temporary artifact `(tool-result-[A-Za-z0-9_-]{22})` at relative file path `\\1/result.md`")
+_ARTIFACT = re.compile("tool-result-[A-Za-z0-9_-]{22}")
+"""How CrewAI tells a model of a long tool result that it has put aside, under a name that is new each time."""
 _ADDRESS = re.compile("0x[0-9a-fA-F]{6,}")
 _NOT_ASKED = frozenset(("raw_tool_call_parts", "cache_breakpoint"))
 """What CrewAI keeps beside a message's words."""
@@ -31,8 +30,7 @@ _NOT_ASKED = frozenset(("raw_tool_call_parts", "cache_breakpoint"))
 
 def digest(value: Any) -> str:
     """Return a digest of data, the same in every process: what has no order is ordered, and what is no data counts as its text."""
-    text = _text(_plain(value))
-    return sha256(_NEW_EACH_TIME.sub("", text).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256(_text(_plain(value)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _text(plain: Any) -> str:
@@ -110,7 +108,27 @@ def _messages(messages: Any, agent: Any) -> str:
     if getattr(agent, "inject_date", False):  # the day of a resume is no other question
         today = datetime.now().astimezone().strftime(str(agent.date_format))
         said = [{**one, "content": _without(one.get("content"), today)} for one in said]
-    return digest(said)
+    return digest(_renamed(said))
+
+
+def _renamed(said: Any) -> Any:
+    """Return messages without the names of deferred results, if there are any: each life has its own.
+
+    An answer from the log has the name of an earlier life. What users wrote stays as it is.
+    """
+    names = {name for one in said for name in _DEFERRED.findall(str(one.get("content")))}
+    if not names:
+        return said
+    these = re.compile("|".join(map(re.escape, sorted(names))))
+    return [_replaced(one, these if one.get("role") in ("user", "system") else _ARTIFACT) for one in said]
+
+
+def _replaced(value: Any, names: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return names.sub("tool-result", value)
+    if isinstance(value, dict):
+        return {name: _replaced(part, names) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_replaced(part, names) for part in value] if isinstance(value, (list, tuple)) else value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _without(content: Any, today: str) -> Any:
@@ -146,6 +164,53 @@ def task_of(task: Any, agent: Any, context: str | None, tools: Any, process: str
         "human_input": bool(task.human_input),
         "process": process,
         "context": digest(context or ""),
+        **_told(task, agent),
+        **_coworkers(agent, process),
+    }
+
+
+_TOLD_BY_AGENT = (
+    "system_template",
+    "prompt_template",
+    "response_template",
+    "use_system_prompt",
+    "inject_date",
+    "date_format",
+    "allow_delegation",
+    "multimodal",
+    "knowledge_config",
+    "knowledge_sources",
+    "skills",
+)
+_TOLD_BY_PLANNING = ("reasoning_effort", "max_attempts", "max_steps", "system_prompt", "plan_prompt", "refine_prompt")
+
+
+def _told(task: Any, agent: Any) -> dict[str, object]:
+    """Return what else a model is told, by name; what is as it is by default is left out."""
+    found: dict[str, object] = {}
+    if getattr(task, "markdown", False):
+        found["markdown"] = True
+    fields = type(agent).model_fields
+    for name in _TOLD_BY_AGENT:
+        if name in fields and (value := getattr(agent, name)) != fields[name].get_default(call_default_factory=True):
+            found[f"agent {name}"] = digest(value)
+    if (planning := getattr(agent, "planning_config", None)) is not None:
+        found["agent planning_config"] = digest([getattr(planning, name, None) for name in _TOLD_BY_PLANNING])
+        if planning.llm is not None:
+            found["agent planning model"] = digest(planning.llm if isinstance(planning.llm, str) else model_of(planning.llm))
+    return found
+
+
+def _coworkers(agent: Any, process: str) -> dict[str, object]:
+    """Return who the agent may ask, by name."""
+    if process != "hierarchical" and not getattr(agent, "allow_delegation", False):
+        return {}
+    others = [one for one in getattr(getattr(agent, "crew", None), "agents", ()) if one is not agent]
+    return {
+        f"coworker {str(one.role).strip()}": digest(
+            [one.goal, one.backstory, model_of(one.llm), tools_of(one.tools or ()), _told(None, one)]
+        )
+        for one in others
     }
 
 
@@ -168,8 +233,11 @@ def changed_parts(name: str, now: Mapping[str, str], then: Mapping[str, str]) ->
 
 
 def tools_of(tools: Any) -> list[str]:
-    """Return the tools' names and the schemas of their arguments."""
-    return sorted(f"{tool.name} {schema_of(getattr(tool, 'args_schema', None))}" for tool in tools)
+    """Return the tools' names, what models are told of them, and the schemas of their arguments."""
+    return sorted(
+        f"{tool.name} {schema_of(getattr(tool, 'args_schema', None))} {digest(getattr(tool, 'description', None))}"
+        for tool in tools
+    )
 
 
 def schema_of(model: Any) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from letitloop.errors import Halt, LetItLoopError, RunHalted
+from letitloop.errors import Halt, LetItLoopError, RecordedError, RunHalted
 from letitloop.integration.leaves import aleaf, leaf
 from letitloop.runs.identity import escape, step_key
 from letitloop.runs.scope import Scope, current, restore
@@ -25,7 +25,20 @@ if TYPE_CHECKING:
     from letitloop.integration.policies import Policies
     from letitloop.integration.sessions import Session
 
-__all__ = ["Drive", "Frame", "Shared", "Stopped", "current_frame", "framed", "outside", "place", "title"]
+__all__ = [
+    "Drive",
+    "Frame",
+    "Shared",
+    "Stopped",
+    "as_it_was",
+    "current_frame",
+    "failing_as_then",
+    "frame_around",
+    "framed",
+    "outside",
+    "place",
+    "title",
+]
 
 T = TypeVar("T")
 
@@ -158,14 +171,36 @@ class Drive:
             Exception: what ``fn`` raised, now or on record.
         """
         self.check()
-        with self.watched():
+        with self.watched(), failing_as_then():
             return leaf(scope, name, asked, fn)
 
     async def aleaf(self, scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]]) -> T:
         """Do an async leaf call once; errors are those of :meth:`leaf`."""
         self.check()
-        with self.watched():
+        with self.watched(), failing_as_then():
             return await aleaf(scope, name, asked, fn)
+
+
+def as_it_was(error: Exception) -> Exception:
+    """Return a failure on record as what CrewAI and its models were shown then: a class of that name, with that text.
+
+    One that cannot be rebuilt comes back as :class:`RecordedError`, which says more, and is nothing that CrewAI goes on from.
+    """
+    if type(error) is not RecordedError:
+        return error
+    name = error.type_name.rpartition(":")[2].rpartition(".")[2] or "Exception"
+    made: Exception = type(name, (Exception,), {})(error.text)
+    made.__cause__ = error
+    return made
+
+
+@contextmanager
+def failing_as_then() -> Generator[None]:
+    """Raise a failure on record as CrewAI and its models were shown it."""
+    try:
+        yield
+    except RecordedError as error:
+        raise as_it_was(error) from error
 
 
 @dataclass
@@ -209,6 +244,8 @@ class Frame:
 
 
 _frame: ContextVar[Frame | None] = ContextVar("letitloop_crewai_frame", default=None)
+_around: ContextVar[Frame | None] = ContextVar("letitloop_crewai_around", default=None)
+"""The part that a leaf call is made from, while it is carried out."""
 
 
 def current_frame() -> Frame | None:
@@ -229,12 +266,18 @@ def framed(frame: Frame) -> Generator[Frame]:
 
 @contextmanager
 def outside() -> Generator[None]:
-    """Be inside one leaf call: what it calls in its turn is a part of it."""
-    token = _frame.set(None)
+    """Be inside one leaf call: what it calls in its turn is a part of it, but for effects (see :func:`frame_around`)."""
+    around, token = _around.set(_frame.get() or _around.get()), _frame.set(None)
     try:
         yield
     finally:
         restore(_frame, token)
+        restore(_around, around)
+
+
+def frame_around() -> Frame | None:
+    """Return the part of a wrapped kickoff that the leaf call is made from that is carried out here; None in no such call."""
+    return _around.get() if _frame.get() is None else None
 
 
 def place(scope: Scope, name: str, ordinal: int = 1) -> Scope:

@@ -16,18 +16,27 @@ from crewai.tools.base_tool import BaseTool, Tool
 from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import create_model
 
+try:
+    from crewai.tools.tool_failure import resolve_tool_failure_policy as resolve
+except ImportError:  # early versions of 1.15
+
+    def resolve(*_: Any) -> None:  # type: ignore[misc]
+        """Tell models of every failure."""
+
+
 from letitloop.effects.guard import Effect
 from letitloop.errors import ActionConflict, IntentFailed, InvalidArgument, LetItLoopError, NotAuthorized
 from letitloop.integration.policies import atool_call, tool_call
 from letitloop.runs.failures import decode_failure, encode_failure
 from letitloop.runs.scope import restore
 from letitloop_crewai.asking import digest
-from letitloop_crewai.driving import current_frame, framed, outside
+from letitloop_crewai.driving import as_it_was, current_frame, failing_as_then, frame_around, framed, outside
 from letitloop_crewai.names import effect_of, names_of
 from letitloop_crewai.steady import steady
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+    from contextlib import AbstractContextManager
 
     from letitloop.integration.patching import Patches
     from letitloop.integration.policies import Policies, Policy
@@ -159,11 +168,19 @@ class _ToolCall:
         """Return what is recorded of a dispatch. What it raised is a result too: the model goes on from it."""
         if isinstance(error, LetItLoopError) and not isinstance(error, _FOR_THE_MODEL):
             raise error
+        if error is not None and self._ends_the_run():
+            raise error
         if error is not None:
             self.fresh.append(error)
             return ["raised", encode_failure(error, self._codecs)]
         self.fresh.append(value)
         return ["returned", value]
+
+    def _ends_the_run(self) -> bool:
+        """Tell whether what the tool raises goes to the caller of ``kickoff``: it is tried again then, as a model's is."""
+        frame = self.frame
+        crew = getattr(frame.agent, "crew", None)
+        return str(getattr(resolve(self._tool, frame.agent, frame.task, crew), "value", "")) == "raise"
 
     def finish(self, recorded: Any) -> Any:
         """Return or raise what came of it, fresh or recorded."""
@@ -173,7 +190,7 @@ class _ToolCall:
         if self.fresh:
             body = self.fresh[0]
         elif kind == "raised":
-            body = decode_failure(body, self._codecs, f"tool {self.name!r} of run {self.frame.scope.run.id}")
+            body = as_it_was(decode_failure(body, self._codecs, f"tool {self.name!r} of run {self.frame.scope.run.id}"))
         return self.settle(None, body) if kind == "raised" else self.settle(body, None)
 
     def settle(self, value: Any, error: Exception | None) -> Any:
@@ -205,7 +222,10 @@ def _durable(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]
     def run(*args: Any, **kwargs: Any) -> Any:
         frame = current_frame()
         if frame is None:
-            return stock(*args, **kwargs)
+            if (part := _effect_inside(tool, signature)) is None:
+                return stock(*args, **kwargs)
+            with part as bound:
+                return bound.call(**_named(stock, args, kwargs))
         call = _ToolCall(frame, tool, _named(stock, args, kwargs))
         if (repeated := call.repeated()) is not None:
             return repeated()
@@ -221,12 +241,39 @@ def _durable(stock: Callable[..., Any], tool: Any, signature: Callable[..., Any]
             return call.outcome(value, None)
 
         try:
-            with frame.drive.watched(passing=_FOR_THE_MODEL):
+            with frame.drive.watched(passing=_FOR_THE_MODEL), failing_as_then():
                 return _carried_out(frame, stock, call, dispatch, signature)
         except _FOR_THE_MODEL as error:
             return call.settle(None, error)
+        except Exception as error:
+            if call.policy == "rerun":
+                raise
+            return call.settle(None, error)
 
     return _telling(run, signature)  # type: ignore[no-any-return]  # the same function
+
+
+def _effect_inside(tool: Any, signature: Callable[..., Any]) -> AbstractContextManager[Any] | None:
+    """Return what an effect is carried out by that a leaf call makes (a tool, a callback); None for what is a part of the call.
+
+    It belongs to that call, and so lies in its scope; its policy holds as it does where a model calls the tool.
+    """
+    frame = frame_around()
+    if frame is None:
+        return None
+    policies = frame.drive.shared.policies
+    policy = _named_policy(tool, policies) or policies.default
+    if not isinstance(policy, Effect) or effect_of(_function(tool)) is not None:
+        return None
+    bound = policy.bind(signature, sanitize_tool_name(tool.name))
+
+    @contextmanager
+    def carrying_out() -> Generator[Any]:
+        frame.drive.check()
+        with frame.drive.watched(passing=_FOR_THE_MODEL):
+            yield bound
+
+    return carrying_out()
 
 
 def _carried_out(
@@ -315,7 +362,10 @@ def _durable_async(stock: Callable[..., Any], tool: Any, signature: Callable[...
     async def arun(*args: Any, **kwargs: Any) -> Any:
         frame = current_frame()
         if frame is None:
-            return await stock(*args, **kwargs)
+            if (part := _effect_inside(tool, signature)) is None:
+                return await stock(*args, **kwargs)
+            with part as bound:
+                return await bound.acall(**_named(stock, args, kwargs))
         call = _ToolCall(frame, tool, _named(stock, args, kwargs))
         if (repeated := call.repeated()) is not None:
             return repeated()
@@ -331,9 +381,13 @@ def _durable_async(stock: Callable[..., Any], tool: Any, signature: Callable[...
             return call.outcome(value, None)
 
         try:
-            with frame.drive.watched(passing=_FOR_THE_MODEL):
+            with frame.drive.watched(passing=_FOR_THE_MODEL), failing_as_then():
                 return await _acarried_out(frame, stock, call, dispatch, signature)
         except _FOR_THE_MODEL as error:
+            return call.settle(None, error)
+        except Exception as error:
+            if call.policy == "rerun":
+                raise
             return call.settle(None, error)
 
     return _telling(arun, signature)  # type: ignore[no-any-return]  # the same function

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import BaseTool
+from crewai.utilities.llm_utils import create_llm
 
 from letitloop.integration.patching import Patches
 from letitloop_crewai.agents import wrap_agent, wrap_human, wrap_knowledge, wrap_memory
@@ -105,8 +106,6 @@ class Wrapping:
 
     def crew(self, crew: Any) -> None:
         """Wrap everything that is found in a crew now."""
-        from crewai.utilities.llm_utils import create_llm
-
         manager = str(crew.process.value) == "hierarchical"
         for name in ("planning_llm", "manager_llm", "function_calling_llm"):  # what is a name is made a model as late as it is used
             needed = getattr(crew, name) or (name == "planning_llm" and crew.planning and "gpt-4o-mini")
@@ -120,6 +119,8 @@ class Wrapping:
         for agent in agents:
             self.agent(agent)
         for task in crew.tasks:
+            for guardrail in (*(task._guardrails or ()), task._guardrail):  # before they are replaced
+                self.model(getattr(guardrail, "llm", None), f"guardrail of task {task.name or task.description}")
             self.hold(task, partial(wrap_task, task=task))
             self.tools(task.tools)
 
@@ -131,6 +132,10 @@ class Wrapping:
         self._names.agent(agent)
         self.model(agent.llm, f"agent {agent.role}")
         self.model(getattr(agent, "function_calling_llm", None), f"parser of agent {agent.role}")
+        if (planning := getattr(agent, "planning_config", None)) is not None and planning.llm is not None:
+            if not isinstance(planning.llm, BaseLLM):  # CrewAI would make a new model of the name for each use
+                planning.llm = create_llm(planning.llm)
+            self.model(planning.llm, f"planner of agent {agent.role}")
         self.memory(getattr(agent, "memory", None))
         self.knowledge(getattr(agent, "knowledge", None))
         self.tools(agent.tools)
