@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,10 +119,12 @@ class LedgerAt:
     Attributes:
         path: its file.
         cipher: what decrypts its values; None if they are not encrypted.
+        typed: the options that named it, for commands that are to be typed.
     """
 
     path: str
     cipher: Cipher | None = None
+    typed: str = ""
 
     @property
     def location(self) -> str:
@@ -233,8 +236,9 @@ def find_ledger(store: str | None, ledger: str | None, cipher: str | None = None
         raise click.UsageError("--store and --ledger exclude each other.")
     found = None if cipher is None else _made("--cipher", cipher, ("encrypt", "decrypt"), "a cipher")
     if ledger is not None:
-        return LedgerAt(os.path.abspath(ledger), found)
-    return LedgerAt(open_store(store, whole=whole).ledger.partition(":")[2], found)
+        return LedgerAt(os.path.abspath(ledger), found, f" --ledger {shlex.quote(ledger)}")
+    typed = "" if store is None else f" --store {shlex.quote(store)}"
+    return LedgerAt(open_store(store, whole=whole).ledger.partition(":")[2], found, typed)
 
 
 def no_ledger(place: LedgerAt) -> str:

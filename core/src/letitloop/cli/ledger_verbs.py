@@ -208,7 +208,13 @@ def resolve(
         receipt=_content(receipt),
         result=_content(result),
     )
-    _finish(place, before, as_json=as_json, said=f"resolved by {by}: {evidence}")
+    said = f"resolved by {by}: {evidence}"
+    if outcome == "failed":
+        # a program that is started first meets the refusal, and an agent may end without the action
+        said += f". To have it tried, before the program is started again: lil ledger retry {where(before)}{place.typed}"
+    elif result is None:
+        said += ". Callers get None as its result: --result FILE says what else"
+    _finish(place, before, as_json=as_json, said=said)
 
 
 def _content(file: str | None) -> object:

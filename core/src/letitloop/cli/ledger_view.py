@@ -153,7 +153,7 @@ def note(row: Row, standing: str) -> str:
 
 def advice(place: LedgerAt, row: Row) -> list[str]:
     """Say what can be done about an intent."""
-    standing, name = place.standing(row), where(row)
+    standing, name = place.standing(row), f"{where(row)}{plain(place.typed)}"
     if standing in OPEN:
         said = [f"ask its provider, which sends nothing: lil ledger reconcile {name} --provider MODULE:NAME"]
         if row.key_expires_at is not None:

@@ -15,7 +15,7 @@ from letitloop.effects.authority import Approval, Limit, seconds
 from letitloop.effects.context import EffectContext, current_context, effect_context, from_context
 from letitloop.effects.ledger import Ledger
 from letitloop.effects.providers import FunctionProvider
-from letitloop.effects.requests import check_options
+from letitloop.effects.requests import check_options, check_provider
 from letitloop.effects.templates import Template
 from letitloop.errors import GeneratorFunction, InvalidArgument
 
@@ -173,6 +173,7 @@ class Effect:
         ticket: str | None,
         options: RunOptions,
     ) -> None:
+        _check_kinds(provider, limit, approval, ledger)
         self.key = Template(key, "key")
         self._scope = Template(scope, "scope")
         self._group = None if limit is None else Template(limit.group, "limit group")
@@ -237,6 +238,19 @@ class Effect:
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise GeneratorFunction("effect(…): what a generator function yields is no outcome of an action. Nothing was done.")
         return BoundEffect(self, fn, name or str(getattr(fn, "__name__", type(fn).__name__)))
+
+
+def _check_kinds(provider: object, limit: object, approval: object, ledger: object) -> None:
+    """Refuse options of other kinds; a string names a registered provider.
+
+    Raises:
+        InvalidArgument: one is.
+    """
+    if provider is not None and not isinstance(provider, str):
+        check_provider(provider, "effect")
+    for name, value, kind in (("limit", limit, Limit), ("approval", approval, Approval), ("ledger", ledger, Ledger)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidArgument(f"effect({name}={value!r:.80}): it is a letitloop.{kind.__name__}. Nothing was done.")
 
 
 class BoundEffect:

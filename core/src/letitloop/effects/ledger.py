@@ -115,6 +115,14 @@ class Ledger:
         scope = current_scope()
         return scope.run.store.ledger if scope is not None else resolve_store(None).ledger
 
+    def typed_place(self) -> str:
+        """Return the options with which ``lil ledger`` finds this ledger; empty for the one that it looks at by itself."""
+        import shlex
+
+        kind, _, path = self.location.partition(":")
+        by_itself = resolve_store(None).ledger == self.location
+        return "" if by_itself or kind != "sqlite" else f" --ledger {shlex.quote(path)}"
+
     def close(self) -> None:
         """Close the ledger's file in this process; the next verb opens it again. The process's end closes it too."""
         close_ledger(self.location)

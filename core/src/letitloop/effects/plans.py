@@ -60,6 +60,7 @@ class Action(NamedTuple):
         arguments: as the caller gave them, redacted ones too; None if the ledger's have to do.
         stored: the same, as they would be stored.
         secrets: the values of redacted arguments, as texts: they are kept out of every text that is stored.
+        place: returns the options of ``lil ledger`` that say which ledger it is in.
     """
 
     wanted: Wanted
@@ -68,6 +69,7 @@ class Action(NamedTuple):
     arguments: Mapping[str, Any] | None = None
     stored: bytes | None = None
     secrets: tuple[str, ...] = ()
+    place: Callable[[], str] = str
 
     def dispatch(self, row: Row) -> Dispatch:
         """Return what the provider is given about a row."""
@@ -168,7 +170,7 @@ def _conclude(action: Action, then: Go | Done | Open | Refuse, fresh: Succeeded 
         if isinstance(then.error, IntentFailed) and then.row is not None:
             then.error.detail = action.vault.read(then.row.detail)
         raise then.error
-    raise refusals.unknown(then.row)
+    raise refusals.unknown(then.row, place=action.place())
 
 
 def _send(action: Action, row: Row, sending: _Sending) -> Plan:

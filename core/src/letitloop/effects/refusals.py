@@ -49,11 +49,24 @@ def _name(row: Row) -> str:
     return f"intent {row.key!r} of {row.namespace!r} ({row.operation})"
 
 
+def _typed(row: Row) -> str:
+    """Write an intent's identity as a shell takes it: a model may have chosen a part of the key."""
+    import shlex
+
+    return shlex.join(row.where)
+
+
 # --- the state of an intent --------------------------------------------------------------------------------------------------
 
 
-def unknown(row: Row, why: str = "") -> UnknownOutcome:
-    """Say that an outcome is unknown, and what to do about it."""
+def unknown(row: Row, why: str = "", *, place: str = "") -> UnknownOutcome:
+    """Say that an outcome is unknown, and what to do about it.
+
+    Args:
+        row: the intent.
+        why: why it is unknown; what its row says by default.
+        place: the options of ``lil ledger`` that say which ledger it is in.
+    """
     reason = why or row.failure or "no outcome was recorded"
     at = "" if row.dispatched_at is None else f" on {_when(row.dispatched_at)}"
     step = f"step {row.step_key!r} of " if row.step_key else ""
@@ -63,7 +76,7 @@ def unknown(row: Row, why: str = "") -> UnknownOutcome:
         ask = "Its provider was asked and could not settle it, which proves nothing. Ask again later with reconcile()"
     return UnknownOutcome(
         f"{_name(row)} was sent{at}{where} and may or may not have happened: {reason}. It was not sent again. {ask}, or find out "
-        f"there and say so: lil ledger resolve {row.namespace} {row.key} --as succeeded|failed --evidence TEXT --by NAME.",
+        f"there and say so: lil ledger resolve {_typed(row)}{place} --as succeeded|failed --evidence TEXT --by NAME.",
         namespace=row.namespace,
         key=row.key,
         reason=reason,
@@ -80,7 +93,7 @@ def failed(row: Row) -> IntentFailed:
     else:
         text = (
             f"{_name(row)}, attempt {row.attempt}, certainly did not happen: {row.failure} ({row.kind}). To let it be tried again: "
-            f"retry_failed(), or lil ledger retry {row.namespace} {row.key}, then run it."
+            f"retry_failed(), or lil ledger retry {_typed(row)}, then run it."
         )
     return IntentFailed(text, kind=row.kind or "", namespace=row.namespace, key=row.key, certificate=row.failure or "")
 
@@ -99,8 +112,8 @@ def in_flight(row: Row) -> InFlight:
 def approval_required(row: Row) -> ApprovalRequired:
     """Say that an action waits for an approval."""
     return ApprovalRequired(
-        f"{_name(row)} is recorded and waits for an approval; nothing was sent. lil ledger approve {row.namespace} {row.key} --by "
-        "NAME lets the next run send it, lil ledger deny ends it.",
+        f"{_name(row)} is recorded and waits for an approval; nothing was sent. lil ledger approve {_typed(row)} --by NAME "
+        "lets the next run send it, lil ledger deny ends it.",
         namespace=row.namespace,
         key=row.key,
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         max_attempts: int
 
 
-__all__ = ["IntentCall", "check_options", "checked_name", "make_call", "retry_plan"]
+__all__ = ["IntentCall", "check_options", "check_provider", "checked_name", "make_call", "retry_plan"]
 
 _LONGEST = 512  # characters
 _RECOVER = ("block", "reconcile", "resend")
@@ -103,6 +103,7 @@ def make_call(
         Exception: the provider's own, from ``validate``.
     """
     _check(namespace, key, arguments, options)
+    check_provider(provider, "run")
     operation = checked_name(options.get("operation") or _operation(provider, arguments), "operation")
     provider.validate(operation, arguments)
     redact, payload = options.get("redact", ()), options.get("payload")
@@ -145,8 +146,23 @@ def make_call(
     )
     wanted = Wanted(namespace, key, fresh.group_key, fresh.compensates, fresh.ticket, holder=object())
     secrets = secrets_of(arguments, stored) if redact else ()
-    action = Action(wanted, provider, ledger.vault, arguments, fresh.arguments, secrets)
+    action = Action(wanted, provider, ledger.vault, arguments, fresh.arguments, secrets, ledger.typed_place)
     return IntentCall(action, request, options.get("recover", "reconcile"))
+
+
+def check_provider(provider: object, what: str) -> None:
+    """Refuse what is no provider.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    acts = hasattr(provider, "execute") or hasattr(provider, "aexecute")
+    if isinstance(provider, type) or not (acts and hasattr(provider, "name") and hasattr(provider, "validate")):
+        shown = getattr(provider, "__name__", None) or repr(provider)
+        raise InvalidArgument(
+            f"{what}(provider={shown:.80}): it is no provider, which has a name, validate() and execute(). A plain function is "
+            "made one by letitloop.effects.providers.FunctionProvider(fn, identity=…). Nothing was done."
+        )
 
 
 def _check(namespace: str, key: str, arguments: Mapping[str, Any], options: RunOptions) -> None:

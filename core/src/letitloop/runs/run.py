@@ -350,7 +350,7 @@ class Run:
     def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
         if self._on_change == "reuse":
             return self.journal.reuse(changed, call.scope.prefix)
-        effects = self.journal.effects_after(changed.entry, call.scope.prefix)
+        effects = list(dict.fromkeys(self.journal.effects_after(changed.entry, call.scope.prefix)))  # taken over: begun twice
         if self._on_change == "rerun" and not effects:
             self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
             self.journal.void(changed.entry.seq, call.scope.prefix)
