@@ -60,7 +60,7 @@ def test_a_good_store():
     said = lil("doctor")
     assert "journal_mode=wal, synchronous=2" in said
     assert "1 run; 'lil verify' reads their checksums" in said
-    assert "1 process at work" in said
+    assert "1 process that sent actions" in said
 
 
 def test_what_waits_for_somebody_is_listed_and_is_not_bad():

@@ -465,3 +465,12 @@ def test_a_reader_that_closes_the_pipe_is_no_fault():
     )
     assert "Traceback" not in done.stderr
     assert done.stdout.startswith("{")
+
+
+def test_threads_of_langgraph_are_told_of():
+    assert "LangGraph" not in lil("runs")
+    DirectoryStore(os.environ["LETITLOOP_STORE"]).open_log("threads", "one").close()
+    assert "1 thread of LangGraph: app.get_state" in " ".join(lil("runs").split())
+    workflow()
+    assert "And 1 thread of LangGraph" in " ".join(lil("runs").split())
+    assert len(data("runs")) == 1

@@ -296,8 +296,14 @@ def nothing_here(store: Store) -> str:
     """Say that a store holds no runs, and how it would come to hold some."""
     return (
         f"no runs here yet: {store.location} holds none. Call a @durable function, or watch one with 'lil demo'; --store or "
-        f"{VARIABLE} names another store."
+        f"{VARIABLE} names another store.{threads_here(store)}"
     )
+
+
+def threads_here(store: Store) -> str:
+    """Say how many threads of LangGraph there are, which are no runs; nothing if there are none."""
+    number = len(store.names("threads"))
+    return f" {count(number, 'thread')} of LangGraph: app.get_state tells of them, 'lil verify' checks them." if number else ""
 
 
 # --- output ------------------------------------------------------------------------------------------------------------------

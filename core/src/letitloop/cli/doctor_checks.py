@@ -252,7 +252,7 @@ def _check_owners(place: LedgerAt, *, fix: bool) -> Finding:
     locks = owner_locks(place.location)
     alive = [lock for lock in locks if lock.state != "gone"]
     gone = [lock for lock in locks if lock.state == "gone"]
-    said = f"{len(alive)} process{'es' * (len(alive) != 1)} at work"
+    said = f"{len(alive)} process{'es' * (len(alive) != 1)} that sent actions"
     items = [(f"{lock.name}: {lock.state}", {"owner": lock.name, "pid": lock.pid or None, "state": lock.state}) for lock in locks]
     if not gone:
         return Finding("owners", OK, said, items=items)

@@ -31,6 +31,7 @@ from letitloop.cli.common import (
     size,
     store_option,
     table,
+    threads_here,
 )
 from letitloop.errors import LogLocked
 from letitloop.runs.history import find_run, forget_run, rewind_run
@@ -64,6 +65,8 @@ def runs(*, store: str | None, as_json: bool) -> None:
         click.echo(nothing_here(place))
     else:
         _print(found)
+        if threads := threads_here(place):
+            click.echo(f"\nAnd{threads}")
 
 
 def as_dict(run: RunInfo) -> dict[str, Any]:
