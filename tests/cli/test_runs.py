@@ -473,4 +473,4 @@ def test_threads_of_langgraph_are_told_of():
     assert "1 thread of LangGraph: app.get_state" in " ".join(lil("runs").split())
     workflow()
     assert "And 1 thread of LangGraph" in " ".join(lil("runs").split())
-    assert len(data("runs")) == 1
+    assert len(data("runs")) == 2  # a run, and the run inside it
