@@ -81,6 +81,7 @@ class WrappedFlow:
         """Wrap what a method brought along."""
         self._wrapping.agent(agent)
         self._wrapping.tools(tools)
+        self._kickoffs.shared.names.check(self._kickoffs.shared.policies)
 
     def adopt_human(self) -> None:
         """Wrap who asks a human."""
