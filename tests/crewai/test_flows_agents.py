@@ -18,7 +18,6 @@ from tests.crewai.lives import paying, results
 from tests.crewai.scripted import Scripted, action, final
 from tests.effects.bank import Bank
 
-
 pytestmark = pytest.mark.filterwarnings("default")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import PIL.Image
 import pytest
 from smolagents import CodeAgent, ToolCallingAgent
 from smolagents.memory import ActionStep
 
-from letitloop import effect
+from letitloop import InvalidArgument, effect
 from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent, unwrap
 from tests.effects.bank import Bank
 from tests.smolagents.conftest import Died
@@ -159,3 +162,132 @@ def test_the_state_of_a_tool_is_the_tools():
     assert "forward" not in vars(tool)
     unwrap(agent)
     assert agent.tools["probe"] is tool
+
+
+def test_the_tool_itself_is_copied_pickled_and_set_up():
+    class Registered(Counting):
+        kinds = []  # noqa: RUF012 - it is the class's
+        ready = 0
+
+        def __init_subclass__(cls, *, kind):
+            Registered.kinds.append(kind)
+
+        def setup(self):
+            self.ready += 1
+            super().setup()
+
+    pay, tool = Pay(), Registered()
+    agent = durable_agent(CodeAgent(tools=[pay, tool], model=Script([]), **QUIET), session_id="itself")
+    assert type(pickle.loads(pickle.dumps(agent.tools["pay"]))) is Pay
+    shown = agent.tools["probe"]
+    for made in (copy.copy(shown), copy.deepcopy(shown)):
+        assert type(made) is Registered
+        assert (made(1), made.count, tool.count) == ("<1>", 1, 0)
+    shown.setup()
+    assert (shown("a"), tool.ready, tool.kinds) == ("<a>", 1, [])
+    shown.forward = lambda what: f"otherwise {what}"
+    assert shown("a") == tool("a") == "otherwise a"
+
+
+@pytest.mark.parametrize("options", [{"planning_interval": 1}, {"max_steps": 1}], ids=["plan", "last answer"])
+def test_a_model_that_the_reader_of_the_steps_swaps_is_recorded(next_life, options):
+    asked = []
+    for _ in range(2):
+        answers = [calls((str(n), "probe", {"what": n})) for n in range(2)] + [DONE]
+        strong = Script(answers, model_id="strong")
+        agent = ToolCallingAgent(tools=[Probe()], model=Script(answers), **{**QUIET, **options})
+        for step in durable_agent(agent, session_id="read").run("go", stream=True):
+            if isinstance(step, ActionStep):
+                agent.model = strong
+        asked.append(strong.asked)
+        next_life()
+    assert asked[0]
+    assert asked[1] == []
+
+
+@pytest.mark.parametrize("kind", ["tool", "agent"])
+def test_what_a_call_gives_to_a_later_call_of_its_answer_is_recorded(next_life, kind):
+    done = []
+    for _ in range(2):
+        late, model = Probe(name="late"), Script([code("final_answer(1)")])
+        given = CodeAgent(tools=[], model=model, name="late", description="helps", **QUIET)
+
+        def give(what):
+            if kind == "tool":
+                agent.tools["late"] = late  # noqa: B023 - it is called in this life
+            else:
+                given.inputs, given.output_type = HELPERS_INPUTS, "string"  # noqa: B023
+                agent.managed_agents["late"] = given  # noqa: B023
+
+        asked = {"what": 2} if kind == "tool" else {"task": "go"}
+        answers = [calls(("1", "give", {"what": 1}), ("2", "late", asked)), DONE]
+        tools = [Probe(answer=give, name="give")]
+        agent = ToolCallingAgent(tools=tools, model=Script(answers), max_tool_threads=1, **QUIET)
+        durable_agent(agent, session_id="one answer", tools={"give": "rerun"})
+        assert agent.run("go") == "done"
+        done.append(late.seen if kind == "tool" else model.asked)
+        next_life()
+    assert len(done[0]) == 1
+    assert done[1] == []
+
+
+HELPERS_INPUTS = {
+    "task": {"type": "string", "description": "what to do"},
+    "additional_args": {"type": "object", "description": "more", "nullable": True},
+}
+
+
+@pytest.mark.parametrize("how", ["own list", "agent's list", "another list"])
+def test_checks_that_come_later_are_recorded(next_life, how):
+    judged = []
+
+    def judge(answer, memory, agent):
+        judged.append(answer)
+        agent.final_answer_checks.remove(judge)  # it is asked once
+        return True
+
+    for _ in range(2):
+        checks = [lambda answer, memory, agent: True]
+
+        def add(what):
+            if how == "own list":
+                checks.append(judge)  # noqa: B023 - it is called in this life
+            elif how == "agent's list":
+                agent.final_answer_checks.append(judge)  # noqa: B023
+            else:
+                agent.final_answer_checks = [*agent.final_answer_checks, judge]  # noqa: B023
+
+        model = Script([code("probe(what=1)\nfinal_answer(2)")])
+        agent = CodeAgent(tools=[Probe(answer=add)], model=model, final_answer_checks=checks, **QUIET)
+        durable_agent(agent, session_id="checks", tools={"probe": "rerun", "python_interpreter": "rerun"})
+        assert agent.run("go") == 2
+        assert agent.memory.steps[-1].error is None
+        next_life()
+    assert judged == [2]
+
+
+@pytest.mark.parametrize("way", ["callback", "in a managed agent", "in one answer"])
+def test_a_policy_that_nearly_has_the_name_of_a_tool_that_comes_later_is_refused(next_life, way):
+    late = Probe(name="payment")
+
+    def give(*_, **__):
+        agents[0].tools["payment"] = late
+
+    answers = [calls(("1", "probe", {"what": 1})), calls(("2", "payment", {"what": 2})), DONE]
+    if way == "in one answer":
+        answers = [calls(("1", "probe", {"what": 1}), ("2", "payment", {"what": 2})), DONE]
+    for _ in range(2):
+        probe = Probe(answer=give if way == "in one answer" else None)
+        callbacks = [] if way == "in one answer" else [give]
+        options = {"name": "helper", "description": "helps", "max_tool_threads": 1, **QUIET}
+        agents = [ToolCallingAgent(tools=[probe], model=Script(answers), step_callbacks=callbacks, **options)]
+        if way == "in a managed agent":
+            model = Script([code("final_answer(helper(task='go'))")])
+            agents.append(CodeAgent(tools=[], model=model, managed_agents=[agents[0]], **QUIET))
+        policies = {"payments": effect(key="pay/{what}"), "probe": "rerun"}
+        durable_agent(agents[-1], session_id="near", tools=policies)
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match=r"'payments'.*'payment' has no policy"):
+                agents[-1].run("go")
+        next_life()
+    assert late.seen == []

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
 from letitloop.codecs.ext import class_of
-from letitloop.errors import InvalidArgument, RecordedError, StepChanged
+from letitloop.errors import InvalidArgument, StepChanged
 from letitloop.integration.leaves import leaf
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.patching import Patches
@@ -32,6 +32,7 @@ from letitloop.integration.sessions import entered
 from letitloop.runs.identity import base_of
 from letitloop.runs.scope import restore
 from letitloop_smolagents._answers import Answer, place_of_call, wait_for_like_calls
+from letitloop_smolagents._checks import recorded_checks
 from letitloop_smolagents._claims import Claim
 from letitloop_smolagents._driving import Nested, Outermost, Start, asked
 from letitloop_smolagents._ends import Ends
@@ -39,9 +40,8 @@ from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
 from letitloop_smolagents._framework import agents, memory, utils
 from letitloop_smolagents._framework import tools as framework_tools
 from letitloop_smolagents._model import DurableModel, model_for
-from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, raise_seen, running, seen
-from letitloop_smolagents._tools import STOCK, Member, same_policies, same_policy, stock_of, tool_for
-from letitloop_smolagents._values import identity
+from letitloop_smolagents._stop import Stop, running
+from letitloop_smolagents._tools import Member, same_policies, same_policy, stock_of, tool_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -105,7 +105,6 @@ class Binding:
         self._claim = Claim()
         self._patches = Patches()
         self._start: Start | None = None
-        self._checks: Any = None
 
     # --- binding -------------------------------------------------------------------------------------------------------------
 
@@ -116,7 +115,9 @@ class Binding:
         if not self.at_class:
             self._patches.replace(agent, "run", self._make_run)
         self._patches.replace(agent, "_run_stream", self._make_run_stream)
-        self._patches.replace(agent, "_step_stream", self._make_step)
+        for name in ("_step_stream", "_generate_planning_step", "provide_final_answer"):
+            self._patches.replace(agent, name, self._make_bound)
+        self._patches.replace(agent, "_validate_final_answer", functools.partial(recorded_checks, self))
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
         if class_of(agent).write_memory_to_messages is agents.MultiStepAgent.write_memory_to_messages:
             self._patches.replace(agent, "write_memory_to_messages", self._make_write)
@@ -132,13 +133,19 @@ class Binding:
         executor = getattr(agent, "python_executor", None)
         if executor is not None and not _is(executor, DurableExecutor, self):
             agent.python_executor = executor_for(self, _inner(executor))
-        for name, tool in list(agent.tools.items()):
+        for name in [*agent.tools, *agent.managed_agents]:
+            self._bind_callable(name)
+
+    def _bind_callable(self, name: str) -> None:
+        """Make a tool or a managed agent durable, if there is one of that name and it is not."""
+        agent = self.agent
+        tool = agent.tools.get(name)
+        if tool is not None and self._twins.get(name) is not tool:
+            self.durability.check_new_names(agent)
             agent.tools[name] = self._twin(name, tool)
-        if agent.final_answer_checks is not self._checks or agent.final_answer_checks is None:
-            agent.final_answer_checks = self._checks = [self._make_check(check) for check in agent.final_answer_checks or ()]
-        for member in agent.managed_agents.values():
-            if isinstance(member, agents.MultiStepAgent):
-                self._bind_member(member)
+        member = agent.managed_agents.get(name)
+        if isinstance(member, agents.MultiStepAgent):
+            self._bind_member(member)
 
     def _twin(self, name: str, tool: Any) -> Any:
         """Return the durable stand-in of a tool."""
@@ -171,7 +178,6 @@ class Binding:
             agent.python_executor = _inner(agent.python_executor)
         for name, tool in list(agent.tools.items()):
             agent.tools[name] = stock_of(tool)
-        agent.final_answer_checks = [getattr(check, STOCK, check) for check in agent.final_answer_checks]
         agent.__dict__.pop(_ATTRIBUTE, None)
         for member in agent.managed_agents.values():
             inner = binding_of(member)
@@ -440,13 +446,13 @@ class Binding:
 
         return run_stream
 
-    def _make_step(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_bound(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
-        def step(*args: Any, **kwargs: Any) -> Generator[Any]:
+        def bound(*args: Any, **kwargs: Any) -> Any:
             self._bind_again()
-            yield from stock(*args, **kwargs)
+            return stock(*args, **kwargs)
 
-        return step
+        return bound
 
     def _bind_again(self) -> None:
         """In the middle of a run: what a callback, a tool or the reader of the steps has given the agent since is durable, too."""
@@ -501,42 +507,6 @@ class Binding:
         if raised is not None:
             raise raised
 
-    def _make_check(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        name = f"check {getattr(check, '__name__', type(check).__name__)}"
-
-        @functools.wraps(check)
-        def checked(answer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.scope is None:
-                return check(answer, *args, **kwargs)
-
-            raised: list[Exception] = []
-
-            def work() -> Any:
-                self.went_live()
-                try:
-                    return bool(check(answer, *args, **kwargs))
-                except Exception as exc:
-                    if isinstance(exc, NOT_SHOWN) or run.halted:
-                        raise
-                    raised.append(exc)
-                    return seen(exc, self.codecs)
-
-            run = self.scope.run
-            try:
-                told = leaf(self.scope, name, {"final_answer": identity(answer)}, work)
-            except NOT_SHOWN as exc:
-                raise Stop(exc) from exc
-            except RecordedError as exc:
-                raise as_it_was(exc) from None
-            if raised:
-                raise raised[0]
-            raise_seen(told, self.codecs, name)
-            return told
-
-        checked.__dict__.setdefault("__name__", name)
-        setattr(checked, STOCK, check)
-        return checked
-
     # --- several calls in one answer -----------------------------------------------------------------------------------------
 
     def _make_process(self, stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -562,6 +532,7 @@ class Binding:
         return execute
 
     def _call(self, stock: Callable[..., Any], name: str, arguments: Any) -> Any:
+        self._bind_callable(name)  # an earlier call of the answer may have given it to the agent
         member = binding_of(self.agent.managed_agents[name]) if name in self.agent.managed_agents else None
         with entered(self.place()):  # what a tool does that is not recorded itself lies there, too
             if member is None:

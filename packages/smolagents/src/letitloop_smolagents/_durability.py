@@ -171,15 +171,25 @@ class Durability:
         bound.bind()
         return bound
 
+    def check_new_names(self, agent: Any) -> None:
+        """Look for policies of tools that there are none of, if an agent has been given tools since.
+
+        Raises:
+            InvalidArgument: a tool has nearly that name, and no policy.
+        """
+        if not agent.tools.keys() <= self._known:
+            self._check_names(agent)
+
     def _check_names(self, agent: Any) -> None:
-        self._known |= _tool_names(agent)
-        for name, near in self.policies.misnamed(self._known).items():
+        known = self._known | _tool_names(agent)
+        for name, near in self.policies.misnamed(known).items():
             what = f"tools={{{name!r}: …}}: no agent that was bound has a tool of that name"
             if near:
-                raise InvalidArgument(f"{what}, and {near!r} has no policy: is that the one meant? Nothing was wrapped.")
+                raise InvalidArgument(f"{what}, and {near!r} has no policy: is that the one meant? It was not called.")
             if name not in self._told:
                 self._told.add(name)
                 logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
+        self._known = known  # not before: what was refused is refused the next time, too
 
     def differing(self, said: Durability) -> list[str]:
         """Return the options that another wrapping of the same agent says otherwise; one left at its default says nothing."""

@@ -74,31 +74,41 @@ def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
     return _twin_of(tool, own)
 
 
+class _Twin:
+    """Comes before the tool's class among the bases of a stand-in's: whoever counts the subclasses of that is told of none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+
 def _twin_of(tool: Any, own: dict[str, Any]) -> Any:
-    """Return an object that has some attributes of its own, and is in everything else the tool: what is set there is set here."""
+    """Return an object that shows some attributes of its own, and is in everything else the tool: what is set here is set there.
+
+    A copy of it, or what comes out of a pickle, is one of the tool.
+    """
     cls: Any = class_of(tool)
-    fixed: dict[str, Any] = {name: _fixed(value) for name, value in own.items()}
-    about = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__class__": _fixed(cls)}
-    made: Any = type(cls)(cls.__name__, (cls,), {**about, **fixed})
+    shown: dict[str, Any] = {name: _shown(tool, name, value) for name, value in own.items()}
+    about = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__class__": _shown(tool, "__class__", cls)}
+    made: Any = type(cls)(cls.__name__, (_Twin, cls), {**about, **shown, "__reduce_ex__": lambda _, form: tool.__reduce_ex__(form)})
     twin: Any = object.__new__(made)
     twin.__dict__ = tool.__dict__
     return twin
 
 
-def _fixed(value: Any) -> property:
-    return property(lambda _: value, lambda *_: None)
+def _shown(tool: Any, name: str, value: Any) -> property:
+    return property(lambda _: value, lambda _, given: setattr(tool, name, given))
 
 
 def _acting(tool: Any) -> Callable[..., Any]:
     """Return the tool's own work as a function with the tool's own parameters; the tool is set up before its first call."""
-    forward = tool.forward
+    forward = tool.forward  # as it is declared: what does the work may be given to the tool later
     plain = inspect.unwrap(forward)  # what @tool was put on: the forward that it makes claims a parameter self
 
     @functools.wraps(plain)
     def act(*args: Any, **kwargs: Any) -> Any:
         if not getattr(tool, "is_initialized", True):
             tool.setup()
-        return forward(*args, **kwargs)
+        return tool.forward(*args, **kwargs)
 
     if inspect.ismethod(forward):
         act.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]  # a function may have one
