@@ -235,8 +235,11 @@ def test_changed_inputs_of_a_step_are_told_and_reach_the_caller(saver):
         app.invoke({"xs": []}, {"configurable": {"thread_id": "1"}})
     restarted(saver)
     asked[0] = "b"
-    with pytest.raises(StepChanged):
+    with pytest.raises(StepChanged, match=r"app\.update_state\(config, None\)") as caught:
         app.invoke(None, {"configurable": {"thread_id": "1"}})
+    assert "lil rewind" not in str(caught.value)
+    app.update_state({"configurable": {"thread_id": "1"}}, None)  # as the error says
+    assert app.invoke(None, {"configurable": {"thread_id": "1"}}) == {"xs": []}
 
 
 def test_a_step_in_a_graph_with_another_checkpointer_is_refused():

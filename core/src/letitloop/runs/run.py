@@ -369,19 +369,23 @@ class Run:
         else:
             what = "its key= differs from the recorded one"
         code = " The function's code has changed since the run began." if self._source_changed else ""
+        return StepChanged(
+            f"step {step!r} of run {self.id} changed: {what}.{code} It was not run, and every record is kept. "
+            f"{self._ways_on(step, effects)}",
+            run_id=self.id,
+            step=step,
+            arguments=tuple(differing),
+        )
+
+    def _ways_on(self, step: str, effects: list[str]) -> str:
+        """Say what can be done about a changed step."""
         rewind = f"{command('rewind', self.id, step)} voids the records from this step on"
         if effects:
             way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
             rewind += " (what is in the ledger stays there: an effect with the same key does not happen again)"
         else:
             way = "To run it and what follows with the new inputs: on_change='rerun', or"
-        return StepChanged(
-            f"step {step!r} of run {self.id} changed: {what}.{code} It was not run, and every record is kept. {way} "
-            f"{rewind}; on_change='reuse' hands the recorded result on.",
-            run_id=self.id,
-            step=step,
-            arguments=tuple(differing),
-        )
+        return f"{way} {rewind}; on_change='reuse' hands the recorded result on."
 
     # --- the run as a whole --------------------------------------------------------------------------------------------------
 

@@ -285,6 +285,13 @@ class ThreadRun(Run):
         finally:
             self._on_change = policy
 
+    def _ways_on(self, step: str, effects: list[str]) -> str:
+        done = f" (effects that have happened, {', '.join(effects)}, do not happen again)" if effects else ""
+        return (
+            "Ask what was asked before; or call app.update_state(config, None): that stores a checkpoint of its own, from which "
+            f"the waiting tasks run anew with the new inputs, their steps too{done}."
+        )
+
 
 def _in_flight(log: Log) -> tuple[str, ...]:
     done = {entry.key[:NOTE_SIZE] for entry in log.entries if entry.kind in STEP_KINDS}
