@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent
 ADAPTERS = ("autogen", "crewai", "langgraph", "llamaindex", "smolagents")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 MAIN = "3.11"
-# what starts processes by the hundred, and depends on the interpreter least: once, on the main one
-ONCE = ("supervision", "effects/providers", "testing_kit", "cli/test_demo.py", "cli/test_demo_http.py", "cli/test_demo_crash.py")
+# what starts processes by the hundred or draws on terminals, and depends on the interpreter least: once, on the main one
+ONCE = ("supervision", "effects/providers", "testing_kit", "cli")
 ELSEWHERE = ("crash", "sweeps", "docs", "wheels", "bench", "typing", *ADAPTERS)  # folders of tests/ with a session of their own
 
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"  # an interpreter that is not here is not tested: it is never fetched
