@@ -22,6 +22,7 @@ def lives(tmp_path, monkeypatch):
 @pytest.fixture
 def handlers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # where CrewAI keeps a database, which versions do not share
     made = []
 
     def begin(**options):

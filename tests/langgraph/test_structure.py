@@ -15,6 +15,7 @@ from langgraph.types import Command, Send, interrupt
 
 from letitloop import MemoryStore, UnknownOutcome, step
 from letitloop.errors import InvalidArgument
+from letitloop.runs.journal import Journal
 from letitloop_langgraph import LetItLoopCheckpointSaver, durable_config, places
 from letitloop_langgraph.resolver import current_place
 from tests.langgraph.helpers import Counted, chain, restarted
@@ -115,6 +116,26 @@ class Killed(LetItLoopCheckpointSaver):
         if self.killed:
             raise OSError("killed")
         return super().put(config, checkpoint, metadata, new_versions)
+
+
+def test_what_exit_mode_runs_anew_is_the_policy_of_nothing_else(tmp_path, monkeypatch):
+    """Tasks run side by side: another one's changed step is told meanwhile."""
+    saver, asked, policies = Killed(store=tmp_path), ["a"], []
+    look = Journal.effects_after
+
+    def seen(journal, entry, prefix):
+        policies.append(saver.room.thread("1").places.run()._on_change)
+        return look(journal, entry, prefix)
+
+    monkeypatch.setattr(Journal, "effects_after", seen)
+    app = chain(saver, node=lambda state: {"xs": [step("work", str.upper, asked[0])]})
+    config = durable_config("1", {"xs": []})
+    with pytest.raises(OSError, match="killed"):
+        app.invoke({"xs": []}, config, durability="exit")
+    restarted(saver)
+    saver.killed, asked[0] = False, "b"
+    assert app.invoke({"xs": []}, config, durability="exit")["xs"][-1] == "B"
+    assert policies == ["raise"]
 
 
 class InOrder:

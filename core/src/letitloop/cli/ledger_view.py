@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from letitloop.cli.common import ago, console, count, fitting, iso, moment, plai
 from letitloop.cli.jsonable import _is
 from letitloop.cli.ledger_at import OPEN
 from letitloop.effects.intent import provider_key
+from letitloop.effects.refusals import typed
 from letitloop.effects.states import CANCELLED, DISPATCHED, FAILED, PREPARED, SUCCEEDED, UNKNOWN
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def event_data(place: LedgerAt, event: Recorded) -> dict[str, Any]:
 
 def where(row: Row) -> str:
     """Write an intent's identity as a shell takes it."""
-    return plain(f"{shlex.quote(row.namespace)} {shlex.quote(row.key)}")
+    return plain(typed(row))
 
 
 def note(row: Row, standing: str) -> str:

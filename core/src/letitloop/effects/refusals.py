@@ -41,6 +41,7 @@ __all__ = [
     "other_provider",
     "pruned",
     "reply",
+    "typed",
     "unknown",
 ]
 
@@ -49,7 +50,7 @@ def _name(row: Row) -> str:
     return f"intent {row.key!r} of {row.namespace!r} ({row.operation})"
 
 
-def _typed(row: Row) -> str:
+def typed(row: Row) -> str:
     """Write an intent's identity as a shell takes it: a model may have chosen a part of the key."""
     import shlex
 
@@ -76,7 +77,7 @@ def unknown(row: Row, why: str = "", *, place: str = "") -> UnknownOutcome:
         ask = "Its provider was asked and could not settle it, which proves nothing. Ask again later with reconcile()"
     return UnknownOutcome(
         f"{_name(row)} was sent{at}{where} and may or may not have happened: {reason}. It was not sent again. {ask}, or find out "
-        f"there and say so: lil ledger resolve {_typed(row)}{place} --as succeeded|failed --evidence TEXT --by NAME.",
+        f"there and say so: lil ledger resolve {typed(row)}{place} --as succeeded|failed --evidence TEXT --by NAME.",
         namespace=row.namespace,
         key=row.key,
         reason=reason,
@@ -93,7 +94,7 @@ def failed(row: Row) -> IntentFailed:
     else:
         text = (
             f"{_name(row)}, attempt {row.attempt}, certainly did not happen: {row.failure} ({row.kind}). To let it be tried again: "
-            f"retry_failed(), or lil ledger retry {_typed(row)}, then run it."
+            f"retry_failed(), or lil ledger retry {typed(row)}, then run it."
         )
     return IntentFailed(text, kind=row.kind or "", namespace=row.namespace, key=row.key, certificate=row.failure or "")
 
@@ -112,7 +113,7 @@ def in_flight(row: Row) -> InFlight:
 def approval_required(row: Row) -> ApprovalRequired:
     """Say that an action waits for an approval."""
     return ApprovalRequired(
-        f"{_name(row)} is recorded and waits for an approval; nothing was sent. lil ledger approve {_typed(row)} --by NAME "
+        f"{_name(row)} is recorded and waits for an approval; nothing was sent. lil ledger approve {typed(row)} --by NAME "
         "lets the next run send it, lil ledger deny ends it.",
         namespace=row.namespace,
         key=row.key,

@@ -337,12 +337,13 @@ class Journal:
     # --- voiding -------------------------------------------------------------------------------------------------------------
 
     def effects_after(self, entry: Entry, prefix: bytes) -> list[str]:
-        """Return the keys of the effects that voiding a scope from a record on would take back."""
-        return [
-            other.key.decode("utf-8", "replace")
+        """Return the keys of the effects that voiding a scope from a record on would take back, each once."""
+        found = {  # in their order; one that was taken over has begun twice
+            other.key.decode("utf-8", "replace"): None
             for other in self._entries
             if other.kind == EFFECT and other.seq >= entry.seq and other.key.startswith(prefix)
-        ]
+        }
+        return list(found)
 
     def void(self, first: int, prefix: bytes) -> None:
         """Forget the records of a scope from a seq on, as the VOID record that is appended now makes every later opening do."""

@@ -347,11 +347,16 @@ class Run:
 
     # --- changed inputs ------------------------------------------------------------------------------------------------------
 
+    def _policy_for(self, call: Call) -> str:
+        """Return what is done if a call's arguments differ."""
+        return self._on_change
+
     def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
-        if self._on_change == "reuse":
+        policy = self._policy_for(call)
+        if policy == "reuse":
             return self.journal.reuse(changed, call.scope.prefix)
-        effects = list(dict.fromkeys(self.journal.effects_after(changed.entry, call.scope.prefix)))  # taken over: begun twice
-        if self._on_change == "rerun" and not effects:
+        effects = self.journal.effects_after(changed.entry, call.scope.prefix)
+        if policy == "rerun" and not effects:
             self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
             self.journal.void(changed.entry.seq, call.scope.prefix)
             return None

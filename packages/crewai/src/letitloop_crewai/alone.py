@@ -5,13 +5,13 @@ Nobody can wrap it beforehand: it may be made there. So the class tells of each 
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from crewai import Agent
 
+from letitloop.runs.scope import running_loop
 from letitloop_crewai.driving import current_frame, frame_around, framed
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _part(agent: Any) -> Generator[None]:
 def _kickoff(stock: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(stock)
     def kickoff(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _on_a_loop():
+        if running_loop() is not None:
             return stock(self, *args, **kwargs)  # which gives kickoff_async to await
         with _part(self):
             return stock(self, *args, **kwargs)
@@ -71,11 +71,3 @@ def _kickoff_async(stock: Callable[..., Any]) -> Callable[..., Any]:
             return await stock(self, *args, **kwargs)
 
     return kickoff_async
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

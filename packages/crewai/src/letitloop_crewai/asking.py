@@ -190,9 +190,9 @@ def _told(task: Any, agent: Any) -> dict[str, object]:
     found: dict[str, object] = {}
     if getattr(task, "markdown", False):
         found["markdown"] = True
-    fields = type(agent).model_fields
+    fields, own = type(agent).model_fields, vars(agent)  # asked for by name, a deprecated one would warn the user
     for name in _TOLD_BY_AGENT:
-        if name in fields and (value := getattr(agent, name)) != fields[name].get_default(call_default_factory=True):
+        if name in fields and (value := own.get(name)) != fields[name].get_default(call_default_factory=True):
             found[f"agent {name}"] = digest(value)
     if (planning := getattr(agent, "planning_config", None)) is not None:
         found["agent planning_config"] = digest([getattr(planning, name, None) for name in _TOLD_BY_PLANNING])

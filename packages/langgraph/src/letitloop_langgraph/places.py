@@ -18,7 +18,7 @@ from letitloop.codecs import default_codecs
 from letitloop.errors import CodecError, Halt, InvalidArgument, LogPoisoned
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import ASYNC, step_kind
-from letitloop.runs.journal import Changed, Value
+from letitloop.runs.journal import Value
 from letitloop.runs.records import ENDED, STEP_KINDS
 from letitloop.runs.run import Call, Run
 from letitloop.runs.scope import Scope, current, running_loop
@@ -275,15 +275,9 @@ class ThreadRun(Run):
     def halt(self, halted: Halt) -> None:
         """A Halt was met in another thread: it is its caller's."""
 
-    def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
-        if not call.key.startswith(_STRUCTURE.encode()):
-            return super()._changed(call, changed)
+    def _policy_for(self, call: Call) -> str:
         # the graph began again from other inputs: its structure is a place, and no promise that the same is asked there
-        policy, self._on_change = self._on_change, "rerun"
-        try:
-            return super()._changed(call, changed)
-        finally:
-            self._on_change = policy
+        return "rerun" if call.key.startswith(_STRUCTURE.encode()) else super()._policy_for(call)
 
     def _ways_on(self, step: str, effects: list[str]) -> str:
         done = f" (effects that have happened, {', '.join(effects)}, do not happen again)" if effects else ""
