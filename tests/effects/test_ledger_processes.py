@@ -16,6 +16,23 @@ from tests.runs.helpers import ended, finished, fork, kill, killed
 # --- processes ---------------------------------------------------------------------------------------------------------------
 
 
+def test_eight_processes_may_be_the_first_to_open_it(tmp_path):
+    """A pool of workers that starts on a new machine: SQLite itself answers "locked" at once to some of them."""
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        gate, go = os.pipe()
+
+        def opens(path=path, gate=gate, go=go):
+            os.close(go)
+            os.read(gate, 1)
+            assert Ledger(path).list() == []
+
+        children = [fork(opens) for _ in range(8)]
+        os.close(go)
+        os.close(gate)
+        assert [ended(pid) for pid in children] == [0] * 8
+
+
 def test_a_process_that_dies_after_the_provider_acted_leaves_what_the_next_one_finds(ledger, folder):
     bank = capable(kept=f"{folder}/effects")
     run(ledger, bank, key="before")

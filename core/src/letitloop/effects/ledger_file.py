@@ -184,52 +184,66 @@ class LedgerFile:
         self._writer = fs.open(self._path + ".wlock", write=True, create=True)
 
     def _set_up(self) -> None:
+        # SQLite answers "locked" at once, without waiting, where two connections change a new file to WAL side by side
+        with self._locked():
+            if self._path:
+                self._be_durable()
+            with self._in_transaction() as inside:
+                self._make_tables(inside)
+
+    def _be_durable(self) -> None:
         connection = self._connection
-        if self._path:
-            mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
-            connection.execute("pragma synchronous=full")
-            level = connection.execute("pragma synchronous").fetchone()[0]
-            if mode != "wal" or level != 2:
-                raise StoreError(
-                    f"the ledger {self._path} cannot be made durable here (journal_mode={mode}, synchronous={level}; wal and 2 are "
-                    "needed): network file systems cannot. Nothing was run. Put the store on a local disk."
-                )
-            connection.execute("pragma fullfsync=1")  # macOS: fsync alone does not flush the drive's cache
-            connection.execute("pragma checkpoint_fullfsync=1")
-            connection.execute("pragma journal_size_limit=4194304")
-        with self.transaction() as inside:
-            found = inside.execute("pragma application_id").fetchone()[0]
-            version = inside.execute("pragma user_version").fetchone()[0]
-            fresh = found == version == inside.execute("select count(*) from sqlite_master").fetchone()[0] == 0
-            if not fresh and (found != _APPLICATION_ID or version > _SCHEMA_VERSION):
-                raise StoreError(
-                    f"{self._path} is {'a newer ledger' if found == _APPLICATION_ID else 'no ledger of letitloop'} (application id "
-                    f"{found:#x}, version {version}). It was left as it is and nothing was run."
-                )
-            if version < _SCHEMA_VERSION:
-                for statement in _SCHEMA.split(";"):
-                    inside.execute(statement)
-                for statement in APPEND_ONLY.strip().split("\n"):
-                    inside.execute(statement)
-                inside.execute("insert or ignore into meta values('ledger_uuid', ?)", (os.urandom(16).hex(),))
-                inside.execute(f"pragma application_id={_APPLICATION_ID}")
-                inside.execute(f"pragma user_version={_SCHEMA_VERSION}")
-            self._file = _identity(self._path)
-            self.uuid: str = inside.execute("select v from meta where k='ledger_uuid'").fetchone()[0]
+        mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
+        connection.execute("pragma synchronous=full")
+        level = connection.execute("pragma synchronous").fetchone()[0]
+        if mode != "wal" or level != 2:
+            raise StoreError(
+                f"the ledger {self._path} cannot be made durable here (journal_mode={mode}, synchronous={level}; wal and 2 are "
+                "needed): network file systems cannot. Nothing was run. Put the store on a local disk."
+            )
+        connection.execute("pragma fullfsync=1")  # macOS: fsync alone does not flush the drive's cache
+        connection.execute("pragma checkpoint_fullfsync=1")
+        connection.execute("pragma journal_size_limit=4194304")
+
+    def _make_tables(self, inside: sqlite3.Connection) -> None:
+        found = inside.execute("pragma application_id").fetchone()[0]
+        version = inside.execute("pragma user_version").fetchone()[0]
+        fresh = found == version == inside.execute("select count(*) from sqlite_master").fetchone()[0] == 0
+        if not fresh and (found != _APPLICATION_ID or version > _SCHEMA_VERSION):
+            raise StoreError(
+                f"{self._path} is {'a newer ledger' if found == _APPLICATION_ID else 'no ledger of letitloop'} (application id "
+                f"{found:#x}, version {version}). It was left as it is and nothing was run."
+            )
+        if version < _SCHEMA_VERSION:
+            for statement in _SCHEMA.split(";"):
+                inside.execute(statement)
+            for statement in APPEND_ONLY.strip().split("\n"):
+                inside.execute(statement)
+            inside.execute("insert or ignore into meta values('ledger_uuid', ?)", (os.urandom(16).hex(),))
+            inside.execute(f"pragma application_id={_APPLICATION_ID}")
+            inside.execute(f"pragma user_version={_SCHEMA_VERSION}")
+        self._file = _identity(self._path)
+        self.uuid: str = inside.execute("select v from meta where k='ledger_uuid'").fetchone()[0]
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Write in one transaction: durable when the block is left, undone if it raises."""
+        with self._locked(), self._in_transaction() as inside:
+            yield inside
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
         with self._guard:
             # one handle for all transactions: if an interrupt keeps the lock from being freed, the next one has it anyway
             if self._path:
                 self.fs.lock(self._writer, wait=True)
             try:
-                yield from self._in_transaction()
+                yield
             finally:
                 if self._path:
                     self.fs.unlock(self._writer)
 
+    @contextmanager
     def _in_transaction(self) -> Generator[sqlite3.Connection]:
         connection = self._connection
         if self.poisoned:
