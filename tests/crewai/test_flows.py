@@ -159,6 +159,37 @@ def test_people_asked_side_by_side_keep_their_answers(handlers):
     assert sorted(asked) == ["draft one", "draft two"]
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_feedback_through_a_provider_is_not_asked_for_again(handlers, later):
+    asked, down = [], [True]
+
+    class Person:
+        def request_feedback(self, context, flow):
+            asked.append(context.message)
+            return self.coming() if later else "yes"
+
+        async def coming(self):
+            return "yes"
+
+    class Drafts(Quiet):
+        @start()
+        @human_feedback(message="is it good?", provider=Person())
+        def draft(self):
+            return "draft"
+
+        @listen(draft)
+        def end(self, had):
+            if down:
+                raise Died
+            return had.output, had.feedback
+
+    with pytest.raises(Died):
+        handlers().wrap_flow(Drafts()).kickoff()
+    down.clear()
+    assert handlers().wrap_flow(Drafts()).kickoff() == ("draft", "yes")
+    assert asked == ["is it good?"]
+
+
 def test_wrapping_is_taken_back(handlers, tmp_path):
     ran = []
     flow = counting(ran, Quiet[Counts], [])()

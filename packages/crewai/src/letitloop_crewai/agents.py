@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from letitloop.integration.patching import Patches
 from letitloop_crewai.asking import digest
 from letitloop_crewai.driving import current_frame, framed, outside
-from letitloop_crewai.tasks import marked_callback
+from letitloop_crewai.tasks import durable_guardrail, marked_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from letitloop_crewai.driving import Frame
 
-__all__ = ["wrap_agent", "wrap_human", "wrap_knowledge", "wrap_memory"]
+__all__ = ["watch", "wrap_agent", "wrap_human", "wrap_knowledge", "wrap_memory"]
 
 
 def wrap_agent(patches: Patches, agent: Any) -> None:
@@ -27,6 +27,8 @@ def wrap_agent(patches: Patches, agent: Any) -> None:
         patches.replace(agent, "create_agent_executor", lambda stock: _watching(stock, agent))
     if hasattr(agent, "_retrieve_memory_context"):
         patches.replace(agent, "_retrieve_memory_context", _remembering)
+    if callable(getattr(agent, "guardrail", None)):  # of its kickoffs by itself
+        patches.replace(agent, "guardrail", lambda stock: durable_guardrail(stock, "guardrail"))
     if getattr(agent, "step_callback", None) is not None and not hasattr(agent.step_callback, "letitloop_marked"):
         patches.replace(agent, "step_callback", lambda stock: marked_callback(stock, "step callback"))
 
@@ -97,17 +99,21 @@ def _watching(stock: Callable[..., None], agent: Any) -> Callable[..., None]:
     @wraps(stock)
     def create_agent_executor(*args: Any, **kwargs: Any) -> None:
         stock(*args, **kwargs)
-        executor = agent.agent_executor
-        patches = Patches()  # it is CrewAI's own, and goes with the agent: nobody gets it back
-        if hasattr(executor, "_execute_single_native_tool_call"):
-            patches.replace(executor, "_execute_single_native_tool_call", _positioned)
-        if hasattr(executor, "_ensure_step_executor"):
-            patches.replace(executor, "_ensure_step_executor", _apart)
-        cache = getattr(getattr(executor, "tools_handler", None), "cache", None)
-        if cache is not None:
-            patches.replace(cache, "read", _reading)
+        watch(agent.agent_executor)
 
     return create_agent_executor
+
+
+def watch(executor: Any) -> None:
+    """Have an executor's calls know their position in the model's answer."""
+    patches = Patches()  # it is CrewAI's own, and goes with the agent: nobody gets it back
+    if hasattr(executor, "_execute_single_native_tool_call"):
+        patches.replace(executor, "_execute_single_native_tool_call", _positioned)
+    if hasattr(executor, "_ensure_step_executor"):
+        patches.replace(executor, "_ensure_step_executor", _apart)
+    cache = getattr(getattr(executor, "tools_handler", None), "cache", None)
+    if cache is not None:
+        patches.replace(cache, "read", _reading)
 
 
 def _positioned(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +183,10 @@ def _remembering(stock: Callable[..., str]) -> Callable[..., str]:
 
 
 def wrap_memory(patches: Patches, memory: Any) -> None:
-    """Make what CrewAI keeps of a task a step: what to remember is extracted once, and saved once."""
+    """Make what CrewAI keeps of a task a step: what to remember is extracted once, and saved once; what is recalled stays so."""
+    for name in ("recall", "remember"):  # by an agent that is kicked off by itself; elsewhere they are parts of other steps
+        if hasattr(memory, name):
+            patches.replace(memory, name, partial(_step, name=f"memory {name}"))
     if hasattr(memory, "extract_memories"):
         patches.replace(memory, "extract_memories", lambda stock: _step(stock, "memory extract"))
     if hasattr(memory, "remember_many"):

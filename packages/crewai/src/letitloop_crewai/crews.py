@@ -48,6 +48,7 @@ class Kickoffs:
     def __init__(self, shared: Shared, name: str, parent: Callable[[], Scope] | None = None) -> None:
         self.shared = shared
         self.name = name
+        self._home = current.get()  # of what a part of the program wraps: its name is one of its own there, and nowhere else
         self._taken: set[int] = set()  # those that are over, or under way
         self._guard = Lock()
         self._parent = parent
@@ -76,7 +77,7 @@ class Kickoffs:
         Inside a wrapped kickoff it is a part of that one, whichever session wraps the crew: it happens once for each time that
         the method, or the tool, happens.
         """
-        around, frame = current.get(), current_frame()
+        around, frame = current.get() or self._home, current_frame()
         if self._parent is not None:
             return place(self._parent(), self.name, number)
         if around is not None and frame is not None:
@@ -163,6 +164,7 @@ class WrappedCrew:
         self._streams = 0
         self._planned: list[tuple[Any, str, str]] = []
         self.stopped: BaseException | None = None
+        self._wrapping.program()
         self._wrapping.hold(crew, self._wrap)
         self._wrapping.crew(crew)
 

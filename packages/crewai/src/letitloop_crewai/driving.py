@@ -220,6 +220,8 @@ class Frame:
         used_tools: how many tools the task had used before this attempt; CrewAI words its prompts by it.
         description: the task's description before this attempt; CrewAI adds an agent's plan to it.
         answers: the positions of the native calls in the model's answers so far.
+        taken: which kickoffs of agents by themselves are over or under way here, for each place.
+        failed: those that failed, by what they asked.
     """
 
     drive: Drive
@@ -232,6 +234,8 @@ class Frame:
     used_tools: int = 0
     description: str = ""
     answers: Answers = field(default_factory=Answers)
+    taken: dict[object, set[int]] = field(default_factory=dict[object, "set[int]"])
+    failed: dict[object, int] = field(default_factory=dict[object, int])
 
     def inner(self, name: str, *, agent: Any = None, task: Any = None) -> Frame:
         """Return the next part of a name inside this one."""

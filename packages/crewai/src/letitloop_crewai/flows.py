@@ -22,7 +22,9 @@ from letitloop_crewai import states
 from letitloop_crewai.asking import digest
 from letitloop_crewai.crews import Kickoffs, refuse_checkpoint
 from letitloop_crewai.driving import Frame, current_frame, framed, outside
-from letitloop_crewai.order import Turns, recorded_order
+from letitloop_crewai.feedback import recording_feedback
+from letitloop_crewai.growth import Growing
+from letitloop_crewai.order import Turns, recorded_bodies, recorded_order
 from letitloop_crewai.streams import raise_what_stopped
 from letitloop_crewai.telling import tell
 from letitloop_crewai.wrapping import Wrapping
@@ -59,6 +61,7 @@ class WrappedFlow:
         self._beside: dict[str, str] = {}
         self._applied = 0
         self._late: tuple[int, Any] | None = None
+        self._wrapping.program()
         self._wrapping.hold(flow, self._wrap)
 
     def _wrap(self, patches: Patches) -> None:
@@ -68,6 +71,8 @@ class WrappedFlow:
         for name in ("_execute_start_method", "_execute_single_listener"):
             patches.replace(self.flow, name, self._stirring)
         patches.replace(self.flow, "_run_human_feedback_step", self._feedback)
+        if hasattr(self.flow, "_resolve_feedback_provider"):
+            patches.replace(self.flow, "_resolve_feedback_provider", recording_feedback)
         for name in ("ask", "_request_human_feedback", "_collapse_to_outcome"):
             patches.replace(self.flow, name, partial(_answered, name=name.strip("_")))
 
@@ -81,7 +86,6 @@ class WrappedFlow:
         """Wrap what a method brought along."""
         self._wrapping.agent(agent)
         self._wrapping.tools(tools)
-        self._kickoffs.shared.names.check(self._kickoffs.shared.policies)
 
     def adopt_human(self) -> None:
         """Wrap who asks a human."""
@@ -148,6 +152,8 @@ class WrappedFlow:
         self._finished = {key: at for key, at in self._finished.items() if not key.startswith(scope.prefix)}
         if isinstance(result, BaseException):
             return result  # it waits for a human, and is kicked off or resumed again
+        names = self._kickoffs.shared.names
+        names.check(self._kickoffs.shared.policies, ended=True)
         with drive.watched():
             try:
                 state = states.snapshot(flow, scope.run.codecs)
@@ -164,7 +170,7 @@ class WrappedFlow:
             self._run, self._finished = scope.run, {}
         recorded = recorded_order(scope, "method ", "feedback of ")
         recorded.update({key: at for key, at in self._finished.items() if key.startswith(scope.prefix)})
-        turns = Turns(recorded)
+        turns = Turns(recorded, Growing(lambda: [body["state"] for body in recorded_bodies(scope, "method ")]))
         token = _turns.set(turns)
         try:
             yield
@@ -218,7 +224,7 @@ class WrappedFlow:
 
     def _durable(self, frame: Frame, turns: Turns, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that is done once."""
-        drive = frame.drive
+        drive, shared = frame.drive, self._kickoffs.shared
 
         @wraps(method)
         async def durable(*args: Any, **kwargs: Any) -> Any:
@@ -227,21 +233,32 @@ class WrappedFlow:
             with drive.watched():
                 call, known = self._look_up(frame.scope, turns, name, asked)
             if known is not None:
-                return await self._answer(turns, call, known, name, asked)
+                return await self._answer(drive, turns, call, known, name, asked)
             turns.forget(call.key)
             await turns.begin()
             drive.check()
             self._catch_up(call.run)
             self._tell_what_is_left(call, name)
             fresh: list[Any] = []
+            left: list[Any] = []
 
             async def work() -> dict[str, Any]:
                 with framed(Frame(drive, call)):
                     result = await _called(method, args, kwargs)
                 fresh.append(result)
                 state = states.snapshot(self.flow, call.run.codecs)
+                form = turns.states.form(state)
+                left.extend((form, state))
                 beside = {key.decode(): seen for key, seen in self._live.items() if key != call.key}
-                return {"result": result, "state": state, "key": call.key.decode(), "asked": asked, "beside": beside}
+                named = shared.names.found(shared.policies)
+                return {
+                    "result": result,
+                    "state": form,
+                    "key": call.key.decode(),
+                    "asked": asked,
+                    "beside": beside,
+                    **({"named": named} if named else {}),
+                }
 
             self._live[call.key] = states.fingerprint(states.snapshot(self.flow, call.run.codecs))
             try:
@@ -249,6 +266,7 @@ class WrappedFlow:
                     await acomplete(call, work)
             finally:
                 self._live.pop(call.key, None)
+            turns.states.keep(*left)
             self._note(call)
             await turns.end()
             return fresh[0]
@@ -268,25 +286,28 @@ class WrappedFlow:
                 tell(f"method {name!r} of run {run.id} is executed again: its arguments changed{what}", loud=True)
         return call, known
 
-    async def _answer(self, turns: Turns, call: Call, known: Value | Failure, name: str, asked: str) -> Any:
+    async def _answer(self, drive: Drive, turns: Turns, call: Call, known: Value | Failure, name: str, asked: str) -> Any:
         """Return what a method on record returned, in its turn, and set the state as it left it."""
         run = call.run
         if isinstance(known, Failure):
             await turns.answer(call.key)
             raise known.error
         recorded: Any = known.value
+        self._kickoffs.shared.names.note(recorded.get("named", ()))
         key = recorded["key"].encode()
+        with drive.watched():
+            state = turns.states.whole(recorded["state"])
         try:
             await turns.answer(key)
         except asyncio.CancelledError:  # it lost a race, as it did when it was recorded; what it had changed in the state stayed
-            self._late = max(self._late or (0, b""), (turns.order(key), recorded["state"]), key=lambda late: late[0])
+            self._late = max(self._late or (0, b""), (turns.order(key), state), key=lambda late: late[0])
             raise
         self._applied = turns.order(key)
         kept = "" if recorded["asked"] == asked else ", although its arguments changed"
         tell(f"method {name!r} of run {run.id} is answered from the log{kept}", loud=bool(kept))
-        states.restore(self.flow, recorded["state"], run.codecs)
+        states.restore(self.flow, state, run.codecs)
         self._beside.pop(recorded["key"], None)
-        then = states.fingerprint(recorded["state"])
+        then = states.fingerprint(state)
         self._beside.update({key: name for key, seen in recorded["beside"].items() if seen != then})
         return recorded["result"]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from crewai import Crew
 from crewai.flow import Flow
@@ -13,9 +11,7 @@ from crewai.flow import Flow
 from letitloop.errors import InvalidArgument
 from letitloop.integration.policies import Policies
 from letitloop.integration.sessions import session_from
-from letitloop.runs.run import Call
 from letitloop.runs.scope import current_scope
-from letitloop_crewai.alone import watch_agents
 from letitloop_crewai.crews import WrappedCrew
 from letitloop_crewai.driving import Shared
 from letitloop_crewai.flows import WrappedFlow
@@ -90,8 +86,6 @@ class CrewAIDurabilityHandler:
         self._shared = Shared(session, Policies(dict(tools or {}), default), on_change)
         self._wrapped: list[Any] = []
         self._names: set[tuple[str, int]] = set()
-        self._made: WeakKeyDictionary[Call, Counter[str]] = WeakKeyDictionary()
-        watch_agents()
 
     def __repr__(self) -> str:
         return f"<CrewAIDurabilityHandler {self.session_id!r}>"
@@ -155,19 +149,16 @@ class CrewAIDurabilityHandler:
     def _named(self, name: str) -> str:
         """Return a name of its own for each crew and flow of the session.
 
-        Handlers that are neither unwrapped nor closed are parts of one program. What a step or a durable function wraps lies in its
-        scope, and is told from others there.
+        Handlers that are neither unwrapped nor closed are parts of one program. What a method, a step or a durable function wraps
+        is numbered there, whatever else this process has wrapped: a resumed one does not come by what is on record.
         """
-        others: set[tuple[str, int]] = set()
-        scope = current_scope()
-        if isinstance(scope, Call):  # a flow's method makes it each time that it runs, and may be the first to run in this life
-            made = self._made.setdefault(scope, Counter())
-            made[name] += 1
-            return name if made[name] == 1 else f"{name} {made[name]}"
-        if scope is None:
-            key = self._shared.session._key()
-            others = {one for other in _living if other is not self and other._shared.session._key() == key for one in other._names}
-            _living.add(self)
+        around = current_scope()
+        if around is not None:
+            number = next(around.step(f"{name} of {self.session_id}").numbers)
+            return name if number == 1 else f"{name} {number}"
+        key = self._shared.session._key()
+        others = {one for other in _living if other is not self and other._shared.session._key() == key for one in other._names}
+        _living.add(self)
         number = next(one for one in count(1) if (name, one) not in others | self._names)
         self._names.add((name, number))
         found = name if number == 1 else f"{name} {number}"

@@ -34,7 +34,7 @@ def effect_of(function: Any) -> Effect | None:
 
 
 class Names:
-    """The tools of all crews of one handler, and the agents that learn theirs from a server when they work."""
+    """The tools of all crews and agents of one handler, and the agents that learn theirs from a server when they work."""
 
     def __init__(self) -> None:
         self._known: dict[str, bool] = {}  # by name, whether something guards it besides the policies
@@ -62,12 +62,24 @@ class Names:
             if id(agent) in self._unlisted:
                 self._unlisted[id(agent)] = None
 
-    def check(self, policies: Policies, *, ended: bool = False) -> None:
+    def note(self, names: Iterable[str]) -> None:
+        """Note tools that a part of the program had which is answered from the log."""
+        with self._guard:
+            for name in names:
+                self._known.setdefault(name, False)
+
+    def found(self, policies: Policies) -> list[str]:
+        """Return the names of policies that a tool has."""
+        with self._guard:
+            return sorted(name for name in policies.tools if name in self._known)
+
+    def check(self, policies: Policies, *, ended: bool = False, silent: bool = False) -> None:
         """Look for policies of tools that there are none of.
 
         Args:
             policies: the handler's.
             ended: a kickoff has come to its end: what no server has told by now guarded nothing in it.
+            silent: more tools are still to come, as in a flow: what none has yet is not told.
 
         Raises:
             InvalidArgument: a tool has nearly that name, and no policy.
@@ -76,13 +88,13 @@ class Names:
             known = dict(self._known)
             unlisted = not ended and any(one is not None for one in self._unlisted.values())
         for name, near in policies.misnamed(known, [name for name, guarded in known.items() if guarded]).items():
-            what = f"tools={{{name!r}: …}}: no tool of a wrapped crew has that name"
+            what = f"tools={{{name!r}: …}}: no tool of a wrapped crew or flow has that name"
             if near and not unlisted and not ended:
                 raise InvalidArgument(
                     f"{what}, and {near!r} has no policy: is that the one meant? It was not called. Give the tool's name as the "
-                    "model sees it."
+                    f"model sees it; if it is another tool, give {near!r} a policy too."
                 )
-            if name not in self._told and not unlisted:
+            if name not in self._told and not unlisted and not silent:
                 self._told.add(name)
                 perhaps = f" {near!r} has no policy: is that the one meant?" if near else ""
                 tell(f"{what} so far, so that policy guards nothing.{perhaps}", loud=True)

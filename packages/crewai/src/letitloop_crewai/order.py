@@ -11,14 +11,16 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from letitloop.runs.records import FAILED, OK
+from letitloop.runs.records import FAILED, OK, unpack_head
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from letitloop.runs.scope import Scope
+    from letitloop.wal.format import Entry
+    from letitloop_crewai.growth import Growing
 
-__all__ = ["Turns", "recorded_order"]
+__all__ = ["Turns", "recorded_bodies", "recorded_order"]
 
 _QUIET = 8
 """After how many rounds of the event loop without a method's begin or end CrewAI has done what it does between two methods.
@@ -36,15 +38,31 @@ def recorded_order(scope: Scope, *kinds: str) -> dict[bytes, int]:
         scope: where they lie; what lies in scopes inside it is left out.
         kinds: how their names begin.
     """
+    found: dict[bytes, int] = {}
+    for entry in _recorded(scope, kinds):
+        found.pop(entry.key, None)
+        found[entry.key] = entry.seq
+    return found
+
+
+def recorded_bodies(scope: Scope, *kinds: str) -> list[Any]:
+    """Return what is on record of those calls that did not fail: as the log had it at opening, and since."""
+    run, here = scope.run, _here(scope, kinds)
+    payloads = [run.journal.payload(entry) for entry in _recorded(scope, kinds) if entry.kind == OK]
+    bodies = [payload[unpack_head(payload).body_at :] for payload in payloads]
+    bodies += [body for key, (_, body) in list(run._live.items()) if here(key)]
+    return [run.codecs.decode(body) for body in bodies]
+
+
+def _recorded(scope: Scope, kinds: tuple[str, ...]) -> Iterator[Entry]:
+    here = _here(scope, kinds)
+    return (entry for entry in scope.run.journal.entries() if entry.kind in (OK, FAILED) and here(entry.key))
+
+
+def _here(scope: Scope, kinds: tuple[str, ...]) -> Callable[[bytes], bool]:
     starts = tuple(scope.prefix + kind.encode() for kind in kinds)
     size = len(scope.prefix)
-    found: dict[bytes, int] = {}
-    for entry in scope.run.journal.entries():
-        key = entry.key
-        if entry.kind in (OK, FAILED) and key.startswith(starts) and not any(mark in key[size:] for mark in (b"/", b">")):
-            found.pop(key, None)
-            found[key] = entry.seq
-    return found
+    return lambda key: key.startswith(starts) and not any(mark in key[size:] for mark in (b"/", b">"))
 
 
 class Turns:
@@ -55,9 +73,14 @@ class Turns:
 
     Args:
         recorded: the keys of the methods on record, each with a number that grows in their order.
+        states: the states that they leave.
+
+    Attributes:
+        states: those.
     """
 
-    def __init__(self, recorded: Mapping[bytes, int]) -> None:
+    def __init__(self, recorded: Mapping[bytes, int], states: Growing) -> None:
+        self.states = states
         self._recorded = recorded
         self._ahead = dict(sorted(recorded.items(), key=lambda item: item[1]))
         self._replaying = bool(recorded)

@@ -10,9 +10,11 @@ from crewai.flow.async_feedback.types import PendingFeedbackContext
 from crewai.flow.persistence import FlowPersistence
 from pydantic import BaseModel, PrivateAttr
 
+from letitloop.errors import UnencodableError
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import Session
 from letitloop_crewai.driving import place
+from letitloop_crewai.growth import Growing
 
 __all__ = ["LetItLoopFlowPersistence"]
 
@@ -101,19 +103,32 @@ class LetItLoopFlowPersistence(FlowPersistence):
 
 
 class _Saved:
-    """What was saved of one flow: a numbered record each time."""
+    """What was saved of one flow: a numbered record each time, of what the state has over the one before."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._scope = place(session.root(), "states")
+        self._codecs = self._scope.run.codecs
         self._count = 0
         self._newest: Any = None
+        self._states = Growing(list)  # all that are on record are gone through here
+        whole: Any = None
         while (known := OpenLeaf(self._scope, f"state {self._count + 1}", {})).known:
             self._count, self._newest = self._count + 1, known.answer()
+            whole = self._states.whole(self._newest["state"])
+        if isinstance(whole, bytes):
+            self._states.keep(self._newest["state"], whole)
+            self._newest = {**self._newest, "state": self._codecs.decode(whole)}
 
     def append(self, state: dict[str, Any]) -> None:
         """Save a state."""
-        OpenLeaf(self._scope, f"state {self._count + 1}", {}).record(state)
+        try:
+            whole: Any = self._codecs.encode(state["state"])
+        except UnencodableError:
+            whole = state["state"]  # the record says what it is of
+        form = self._states.form(whole)
+        OpenLeaf(self._scope, f"state {self._count + 1}", {}).record({**state, "state": form})
+        self._states.keep(form, whole)
         self._count += 1
         self._newest = state
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from letitloop.runs.scope import Scope
     from letitloop_crewai.crews import WrappedCrew
 
-__all__ = ["durable_callback", "marked_callback", "slots_of", "wrap_task"]
+__all__ = ["durable_callback", "durable_guardrail", "marked_callback", "slots_of", "wrap_task"]
 
 
 def slots_of(crew: Any, scope: Scope) -> dict[int, Scope]:
@@ -57,10 +57,10 @@ def wrap_task(patches: Patches, task: Any) -> None:
         patches.replace(task, "should_execute", lambda stock: _durable_condition(stock, task))
     if task._guardrails:
         patches.replace(
-            task, "_guardrails", lambda stock: [_durable_guardrail(one, f"guardrail {i}") for i, one in enumerate(stock)]
+            task, "_guardrails", lambda stock: [durable_guardrail(one, f"guardrail {i}") for i, one in enumerate(stock)]
         )
     if task._guardrail is not None:
-        patches.replace(task, "_guardrail", lambda stock: _durable_guardrail(stock, "guardrail"))
+        patches.replace(task, "_guardrail", lambda stock: durable_guardrail(stock, "guardrail"))
 
 
 class _Execution:
@@ -380,7 +380,7 @@ def _durable_condition(stock: Callable[[Any], bool], task: Any) -> Callable[[Any
     return should_execute
 
 
-def _durable_guardrail(stock: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+def durable_guardrail(stock: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
     """Return a guardrail whose verdicts are recorded; one that asks a model has its calls recorded instead."""
     if isinstance(stock, LLMGuardrail):
         return stock

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from crewai import Agent, Crew
+from crewai.lite_agent import LiteAgent
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import BaseTool
 from crewai.utilities.llm_utils import create_llm
 
+from letitloop.errors import InvalidArgument
 from letitloop.integration.patching import Patches
 from letitloop_crewai.agents import wrap_agent, wrap_human, wrap_knowledge, wrap_memory
+from letitloop_crewai.alone import Alone, unguarded
+from letitloop_crewai.driving import current_frame, frame_around
 from letitloop_crewai.models import Meter, meter_of, wrap_model
 from letitloop_crewai.names import Names
 from letitloop_crewai.tasks import wrap_task
@@ -68,6 +73,12 @@ class Wrapping:
         self._names = names or Names()
         self._mine: dict[int, _Held] = {}
         self.meters: dict[str, Meter] = {}
+
+    def program(self) -> None:
+        """Have an eye on what a program kicks off inside this one's kickoffs."""
+        for cls in (Agent, LiteAgent):
+            self.hold(cls, partial(_alone.wrap, cls=cls))
+        self.hold(Crew, _refuse_unguarded)
 
     def hold(self, one: Any, wrap: Callable[[Patches], None], also: Callable[[Patches], None] | None = None) -> None:
         """Have an object's attributes replaced, once.
@@ -128,7 +139,9 @@ class Wrapping:
         """Wrap an agent with its model, memory, knowledge and tools."""
         if agent is None:
             return
-        self.hold(agent, lambda patches: wrap_agent(patches, agent))
+        self.model(getattr(getattr(agent, "guardrail", None), "llm", None), f"guardrail of agent {agent.role}")
+        if hasattr(agent, "execute_task"):
+            self.hold(agent, lambda patches: wrap_agent(patches, agent))
         self._names.agent(agent)
         self.model(agent.llm, f"agent {agent.role}")
         self.model(getattr(agent, "function_calling_llm", None), f"parser of agent {agent.role}")
@@ -155,6 +168,16 @@ class Wrapping:
             if isinstance(tool, BaseTool):
                 self.hold(tool, partial(wrap_tool, tool=tool), partial(hide_trusted, tool=tool, policies=self._policies))
 
+    def listed(self, agent: Any, tools: Any) -> None:
+        """Wrap the tools that an agent's server has told of."""
+        self.tools(tools)
+        self._names.listed(agent)
+        self.check_names()
+
+    def check_names(self) -> None:
+        """Hold the tools' names against the policies, while there may be more to come."""
+        self._names.check(self._policies, silent=True)
+
     def memory(self, memory: Any) -> None:
         """Wrap a memory."""
         if memory is not None and not isinstance(memory, (bool, str)):
@@ -168,6 +191,44 @@ class Wrapping:
     def human(self, provider: Any) -> None:
         """Wrap who asks a human."""
         self.hold(provider, lambda patches: wrap_human(patches, provider))
+
+
+def _in_use() -> list[Policies]:
+    """Return the policies of those who have an eye on the program."""
+    with _guard:
+        held = _held.get(id(Agent))
+        return [] if held is None else [one._policies for one in held.users]
+
+
+_alone = Alone(lambda drive: Wrapping(drive.shared.policies, drive.shared.names), _in_use)
+
+
+def _refuse_unguarded(patches: Patches) -> None:
+    """Let no crew that is not wrapped make calls inside a wrapped kickoff whose policy is an effect."""
+    for name in ("_execute_tasks", "_aexecute_tasks"):  # of all kickoffs; a crew's own attributes are what is replaced in it
+        patches.replace(Crew, name, _guarded)
+
+
+def _guarded(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def execute_tasks(crew: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = current_frame() or frame_around()
+        if frame is not None and id(crew) not in _held:
+            tools = [tool for one in (*crew.agents, *crew.tasks) for tool in one.tools or ()]
+            with frame.drive.watched():
+                _check_guarded(crew, unguarded(tools, frame.drive.shared.policies))
+        return stock(crew, *args, **kwargs)  # a coroutine of the async one
+
+    return execute_tasks
+
+
+def _check_guarded(crew: Any, names: list[str]) -> None:
+    if names:
+        raise InvalidArgument(
+            f"crew {crew.name!r} is kicked off inside the kickoff of a wrapped crew or flow and is not wrapped itself: nothing of "
+            f"it would be recorded, and the effect that tools= has for {', '.join(map(repr, names))} would not hold for it. "
+            "No task of it was executed. Wrap it first: handler.wrap_crew(crew)."
+        )
 
 
 def _make_stock(one: Any) -> None:
