@@ -11,15 +11,17 @@ from tests.crewai.lives import Died, asked, results, tasks
 from tests.crewai.scripted import Scripted, action, call, final, text_of  # sets the environment first
 
 # isort: split
-from crewai import Crew, Process, Task
+from crewai import Agent, Crew, Process, Task
 from crewai.agent.planning_config import PlanningConfig
+from crewai.flow import start
 from crewai.tasks.llm_guardrail import LLMGuardrail
 from crewai.tools import tool
 from pydantic import BaseModel
 
-from letitloop import effect
+from letitloop import effect, step
 from letitloop.errors import StepChanged
 from letitloop_crewai.asking import _messages, _told, digest
+from tests.crewai.flows import Quiet
 from tests.effects.bank import Bank
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -201,8 +203,10 @@ def test_another_coworker_is_named(lives):
         kickoff("new")
 
 
-def test_a_tool_that_ended_the_run_is_called_again(lives):
-    pytest.importorskip("crewai.tools.tool_failure", reason="early versions of 1.15 tell models of every failure")
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("way", ["raises", "returns"])
+def test_a_tool_that_ended_the_run_is_called_again(lives, way, native):
+    failures = pytest.importorskip("crewai.tools.tool_failure", reason="early versions of 1.15 tell models of every failure")
     calls = []
 
     def life():
@@ -210,19 +214,112 @@ def test_a_tool_that_ended_the_run_is_called_again(lives):
         def look(q: str) -> str:
             """Look."""
             calls.append(q)
-            if len(calls) == 1:
+            if len(calls) > 2:
+                return "it"
+            if way == "raises":
                 raise ConnectionError("503")
-            return "it"
+            return failures.ToolFailure(message="503")
 
         look.tool_failure_policy = "raise"
-        one = lives.agent(lambda m, a: final("got") if results(m) else [call("look", q="x")], tools=[look], native=True)
+
+        def script(messages, asked):
+            if results(messages):
+                return final("got")
+            return [call("look", q="x")] if native else action("look", q="x")
+
+        one = lives.agent(script, tools=[look], native=native)
         return lives.begin().wrap_crew(Crew(agents=[one], tasks=tasks(one, "look"))).kickoff().raw
 
-    with pytest.raises(Exception, match="503"):
-        life()
-    assert len(calls) == 1
-    life()
-    assert len(calls) == 2
+    for tried in (1, 2):
+        with pytest.raises(Exception, match="503"):
+            life()
+        assert len(calls) == tried
+    for _ in range(2):
+        assert life().endswith("got")
+        assert len(calls) == 3
+
+
+@pytest.mark.parametrize("way", ["raises", "returns"])
+def test_a_tools_failure_that_a_flow_went_on_from_stays(handlers, way):
+    failures = pytest.importorskip("crewai.tools.tool_failure", reason="early versions of 1.15 tell models of every failure")
+    calls, said, down = [], [], [True]
+
+    class Going(Quiet):
+        @start()
+        def run(self):
+            @tool
+            def look(q: str) -> str:
+                """Look."""
+                calls.append(q)
+                if way == "raises":
+                    raise ConnectionError("503")
+                return failures.ToolFailure(message="503", code="busy", details={"wait": 3})
+
+            look.tool_failure_policy = "raise"
+            llm = Scripted(lambda *_: [call("look", q="x")], native=True)
+            one = Agent(role="w", goal="g", backstory="b", llm=llm, tools=[look])
+            crew = handler.wrap_crew(Crew(agents=[one], tasks=tasks(one, "look")))
+            with pytest.raises(failures.ToolExecutionFailedError) as caught:
+                crew.kickoff()
+            said.append(caught.value.record.failure.model_dump())
+            step("after", lambda: None)
+            if down:
+                raise Died
+            return "went on"
+
+    handler = handlers()
+    with pytest.raises(Died):
+        handler.wrap_flow(Going()).kickoff()
+    down.clear()
+    handler = handlers()
+    assert handler.wrap_flow(Going()).kickoff() == "went on"
+    assert said[0] == said[1]
+    assert calls == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["task", "list", "agent"])
+def test_the_objection_that_ended_the_run_is_not_the_last_word(lives, handlers, kind):
+    """The next life asks the guardrail again what it was asked last; no answer of a model is thrown away."""
+    looked, asked, strict = [], [], [True]
+
+    def guardrail(output):
+        """Look."""
+        looked.append(output.raw)
+        return (False, "more") if strict or len(looked) < 2 else (True, output)
+
+    def script(messages, _):
+        asked.append(1)
+        return final(f"answer {len(asked)}")
+
+    def life(retries=1):
+        if kind == "agent":
+
+            class One(Quiet):
+                @start()
+                def run(self):
+                    one = Agent(role="w", goal="g", backstory="b", llm=Scripted(script), guardrail=guardrail)
+                    one.guardrail_max_retries = retries
+                    return one.kickoff("do it").raw
+
+            return handlers().wrap_flow(One()).kickoff()
+        one = lives.agent(script)
+        options = {"guardrails": [guardrail]} if kind == "list" else {"guardrail": guardrail}
+        crew = Crew(agents=[one], tasks=tasks(one, "look", guardrail_max_retries=retries, **options))
+        return lives.begin().wrap_crew(crew).kickoff().raw
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="after 1 retries"):
+            life()
+        assert len(asked) == 2
+    assert looked == ["answer 1", "answer 2", "answer 2"]
+    with pytest.raises(Exception, match="after 2 retries"):
+        life(retries=2)
+    assert len(asked) == 3
+    strict.clear()
+    for _ in range(2):
+        assert life(retries=2) == "answer 3"
+    assert len(asked) == 3
+    assert looked[-2:] == ["answer 3", "answer 3"]
 
 
 def test_looking_at_an_agent_warns_of_nothing(lives):

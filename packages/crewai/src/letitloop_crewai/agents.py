@@ -28,7 +28,7 @@ def wrap_agent(patches: Patches, agent: Any) -> None:
     if hasattr(agent, "_retrieve_memory_context"):
         patches.replace(agent, "_retrieve_memory_context", _remembering)
     if callable(getattr(agent, "guardrail", None)):  # of its kickoffs by itself
-        patches.replace(agent, "guardrail", lambda stock: durable_guardrail(stock, "guardrail"))
+        patches.replace(agent, "guardrail", lambda stock: durable_guardrail(stock, "guardrail", agent))
     if getattr(agent, "step_callback", None) is not None and not hasattr(agent.step_callback, "letitloop_marked"):
         patches.replace(agent, "step_callback", lambda stock: marked_callback(stock, "step callback"))
 

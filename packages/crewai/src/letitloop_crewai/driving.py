@@ -6,6 +6,7 @@ tasks. So what must reach the caller of ``kickoff`` is kept in the :class:`Drive
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -222,6 +223,7 @@ class Frame:
         answers: the positions of the native calls in the model's answers so far.
         taken: which kickoffs of agents by themselves are over or under way here, for each place.
         failed: those that failed, by what they asked.
+        objections: how many times each guardrail has objected.
     """
 
     drive: Drive
@@ -236,6 +238,7 @@ class Frame:
     answers: Answers = field(default_factory=Answers)
     taken: dict[object, set[int]] = field(default_factory=dict[object, "set[int]"])
     failed: dict[object, int] = field(default_factory=dict[object, int])
+    objections: Counter[str] = field(default_factory=Counter[str])
 
     def inner(self, name: str, *, agent: Any = None, task: Any = None) -> Frame:
         """Return the next part of a name inside this one."""

@@ -57,10 +57,10 @@ def wrap_task(patches: Patches, task: Any) -> None:
         patches.replace(task, "should_execute", lambda stock: _durable_condition(stock, task))
     if task._guardrails:
         patches.replace(
-            task, "_guardrails", lambda stock: [durable_guardrail(one, f"guardrail {i}") for i, one in enumerate(stock)]
+            task, "_guardrails", lambda stock: [durable_guardrail(one, f"guardrail {i}", task) for i, one in enumerate(stock)]
         )
     if task._guardrail is not None:
-        patches.replace(task, "_guardrail", lambda stock: durable_guardrail(stock, "guardrail"))
+        patches.replace(task, "_guardrail", lambda stock: durable_guardrail(stock, "guardrail", task))
 
 
 class _Execution:
@@ -330,8 +330,10 @@ def durable_callback(callback: Callable[[Any], Any], name: str) -> Callable[[Any
     return durable
 
 
-def _recorded(frame: Frame, name: str, asked: dict[str, object], fn: Callable[[], Any]) -> Any:
-    """Do user code once, if what it returns can be recorded; else each time."""
+def _recorded(
+    frame: Frame, name: str, asked: dict[str, object], fn: Callable[[], Any], keep: Callable[[Any], bool] = lambda _: True
+) -> Any:
+    """Do user code once, if what it returns can be recorded and is to be kept; else each time."""
     frame.drive.check()
     inner = frame.scope.inner(name)  # for steps in it
     with frame.drive.watched():
@@ -343,8 +345,9 @@ def _recorded(frame: Frame, name: str, asked: dict[str, object], fn: Callable[[]
         try:
             with outside(), entered(inner):
                 value = fn()
-            one.record(value)
-            ended = True
+            if keep(value):
+                one.record(value)
+                ended = True
         except UnencodableError:
             tell(f"{name} of run {frame.scope.run.id} returned what cannot be recorded: it is called again on a resume")
         finally:
@@ -380,8 +383,16 @@ def _durable_condition(stock: Callable[[Any], bool], task: Any) -> Callable[[Any
     return should_execute
 
 
-def durable_guardrail(stock: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Return a guardrail whose verdicts are recorded; one that asks a model has its calls recorded instead."""
+def durable_guardrail(stock: Callable[[Any], Any], name: str, owner: Any) -> Callable[[Any], Any]:
+    """Return a guardrail whose verdicts are recorded, but for the objection that ends the kickoff: that is asked for again.
+
+    One that asks a model has its calls recorded instead.
+
+    Args:
+        stock: the guardrail.
+        name: what its verdicts are called on record.
+        owner: the task or agent that it belongs to.
+    """
     if isinstance(stock, LLMGuardrail):
         return stock
 
@@ -390,6 +401,14 @@ def durable_guardrail(stock: Callable[[Any], Any], name: str) -> Callable[[Any],
         frame = current_frame()
         if frame is None:
             return stock(output)
-        return _recorded(frame, name, {"output": digest(output.raw)}, lambda: stock(output))
+        last = frame.objections[name] >= owner.guardrail_max_retries
+        asked: dict[str, object] = {"output": digest(output.raw)}
+        verdict = _recorded(frame, name, asked, lambda: stock(output), lambda said: not (last and _objects(said)))
+        frame.objections[name] += _objects(verdict)
+        return verdict
 
     return guardrail
+
+
+def _objects(verdict: Any) -> bool:
+    return isinstance(verdict, (tuple, list)) and len(verdict) > 0 and not verdict[0]  # anything else CrewAI refuses

@@ -17,8 +17,10 @@ from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import create_model
 
 try:
+    from crewai.tools.tool_failure import ToolFailure
     from crewai.tools.tool_failure import resolve_tool_failure_policy as resolve
 except ImportError:  # early versions of 1.15
+    ToolFailure = None  # type: ignore[assignment, misc]
 
     def resolve(*_: Any) -> None:  # type: ignore[misc]
         """Tell models of every failure."""
@@ -46,6 +48,14 @@ __all__ = ["hide_trusted", "wrap_tool"]
 
 _FOR_THE_MODEL = (ActionConflict, IntentFailed, NotAuthorized)
 """What an effect raises that a model may read: certainly nothing happened, and it may choose another action."""
+
+
+class _Reported(Exception):
+    """A failure that a tool returned, for which CrewAI ends the kickoff."""
+
+    def __init__(self, failure: Any) -> None:
+        super().__init__(str(failure.message))
+        self.failure = failure
 
 
 def wrap_tool(patches: Patches, tool: Any) -> None:
@@ -173,11 +183,13 @@ class _ToolCall:
         if error is not None:
             self.fresh.append(error)
             return ["raised", encode_failure(error, self._codecs)]
+        if ToolFailure is not None and isinstance(value, ToolFailure) and self._ends_the_run():
+            raise _Reported(value)
         self.fresh.append(value)
         return ["returned", value]
 
     def _ends_the_run(self) -> bool:
-        """Tell whether what the tool raises goes to the caller of ``kickoff``: it is tried again then, as a model's is."""
+        """Tell whether the tool's failure goes to the caller of ``kickoff``: it is tried again then, as a model's is."""
         frame = self.frame
         crew = getattr(frame.agent, "crew", None)
         return str(getattr(resolve(self._tool, frame.agent, frame.task, crew), "value", "")) == "raise"
@@ -195,6 +207,8 @@ class _ToolCall:
 
     def settle(self, value: Any, error: Exception | None) -> Any:
         """Keep the outcome for the framework's retries, and hand it on."""
+        if isinstance(error, _Reported):
+            value, error = error.failure, None
         value = steady(value)
 
         def hand_on() -> Any:
