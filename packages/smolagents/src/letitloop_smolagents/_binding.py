@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from letitloop.runs.scope import Scope
     from letitloop_smolagents._durability import Durability
+    from letitloop_smolagents._messages import Told
 
 __all__ = ["Binding", "binding_of"]
 
@@ -78,7 +79,7 @@ class Binding:
         at_class: the agent was bound by the class's wrapper, which drives its runs: a ``run`` of its own class stays around that.
         turns: how often the model was asked in the run under way.
         ends: how the run under way ended before, where no call of it tells; None between runs.
-        texts: the digests of the run's messages, by role and text.
+        prompt: what the model was told last in the run under way.
         codecs: how values become bytes.
     """
 
@@ -96,7 +97,7 @@ class Binding:
         self.at_class = False
         self.turns = 0
         self.ends: Ends | None = None
-        self.texts: dict[tuple[Any, Any], bytes] = {}
+        self.prompt: list[Told] = []
         self._written: dict[int, tuple[list[Any], list[str], list[Any]]] = {}
         self._turn: Scope | None = None
         self._answer: Answer | None = None
@@ -404,7 +405,7 @@ class Binding:
         """Leave the run's place."""
         self.scope = self._turn = self.ends = self._answer = None
         self._forget_messages()
-        self.texts.clear()
+        self.prompt.clear()
 
     # --- prompts -------------------------------------------------------------------------------------------------------------
 

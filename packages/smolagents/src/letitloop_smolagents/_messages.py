@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
@@ -14,6 +15,8 @@ from letitloop_smolagents._values import identity, pixels, portable, restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    Told = tuple[Any, "str | None", bytes, bool]
 
 __all__ = ["asked", "freeze", "freeze_deltas", "thaw", "thaw_deltas"]
 
@@ -107,34 +110,24 @@ def _thaw_call_delta(call: Sequence[Any]) -> Any:
 # --- identity ----------------------------------------------------------------------------------------------------------------
 
 
-def asked(model: Any, messages: Sequence[Any], options: dict[str, Any], known: dict[tuple[Any, Any], bytes]) -> dict[str, object]:
+def asked(model: Any, messages: Sequence[Any], options: dict[str, Any], before: list[Told]) -> dict[str, object]:
     """Return what a call of a model asks, by name: a recorded answer is never handed to a call that asks something else.
 
     Args:
         model: the model itself.
         messages: the prompt.
         options: what else it is called with.
-        known: the digests of messages by role and text; a prompt says again what the one before it said.
+        before: the messages of the prompt before, which this one replaces there: most of them are said again.
     """
-    system: list[bytes] = []
-    rest: list[bytes] = []
-    for message in messages:
-        role, content, calls = _parts(message)
-        text = None
-        if class_of(content) is list and len(content) == 1 and not calls:
-            part = content[0]
-            text = part.get("text") if class_of(part) is dict and len(part) == 2 and part.get("type") == "text" else None
-        digest = known.get((role, text)) if class_of(text) is str else None
-        if digest is None:
-            digest = _digest(str(role), content, calls)
-            if class_of(text) is str:
-                known[role, text] = digest
-        (system if role == "system" else rest).append(digest)
+    prompt: list[Told] = []
+    for message, was in zip(messages, chain(before, repeat(None)), strict=False):
+        prompt.append(was if was is not None and _again(message, was) else _told(message))
+    before[:] = prompt
     options = dict(options)
     tools = options.pop("tools_to_call_from", None)
     words: dict[str, object] = {
-        "system_prompt": b"".join(system),
-        "messages": hashlib.blake2b(b"".join(rest), digest_size=16).digest(),
+        "system_prompt": b"".join([digest for _, _, digest, system in prompt if system]),
+        "messages": hashlib.blake2b(b"".join([digest for _, _, digest, system in prompt if not system]), digest_size=16).digest(),
         "model": [f"{class_of(model).__module__}:{class_of(model).__qualname__}", str(getattr(model, "model_id", "") or "")],
         "model_settings": identity(_settings(model)),
         "stop_sequences": options.pop("stop_sequences", None),
@@ -143,6 +136,29 @@ def asked(model: Any, messages: Sequence[Any], options: dict[str, Any], known: d
     }
     words.update({name: identity(value) for name, value in options.items()})
     return words
+
+
+def _told(message: Any) -> Told:
+    """Return a message's role, its text if it says nothing but one text, its digest, and whether it is the system's."""
+    role, content, calls = _parts(message)
+    text = None
+    if class_of(message) is models.ChatMessage and class_of(content) is list and len(content) == 1 and not calls:
+        part = content[0]
+        if class_of(part) is dict and len(part) == 2 and part.get("type") == "text" and class_of(part.get("text")) is str:
+            text = part["text"]
+    return getattr(message, "role", None), text, _digest(str(role), content, calls), role == "system"
+
+
+def _again(message: Any, was: Told) -> bool:
+    """Tell whether a message says what one of the prompt before said. Most do, so this looks at no more than it has to."""
+    role, text, _, _ = was
+    if text is None or class_of(message) is not models.ChatMessage or message.role is not role or message.tool_calls:
+        return False
+    content = message.content
+    if class_of(content) is not list or len(content) != 1 or class_of(part := content[0]) is not dict or len(part) != 2:
+        return False
+    said: Any = part.get("text")
+    return class_of(said) is str and bool(said == text) and part.get("type") == "text"
 
 
 def _parts(message: Any) -> tuple[Any, Any, Any]:

@@ -58,7 +58,7 @@ class DurableModel:
         if binding.scope is None:
             return self.inner.generate(messages, *args, **options)
         binding.next_turn()
-        asked = _messages.asked(self.inner, messages, _named(args, options), binding.texts)
+        asked = _messages.asked(self.inner, messages, _named(args, options), binding.prompt)
 
         def act() -> Any:
             return self.inner.generate(messages, *args, **options)
@@ -105,7 +105,7 @@ class _Streaming(DurableModel):
             yield from stream_leaf(
                 binding.scope,
                 "model",
-                {**_messages.asked(self.inner, messages, _named(args, options), binding.texts), "stream": True},
+                {**_messages.asked(self.inner, messages, _named(args, options), binding.prompt), "stream": True},
                 lambda: self.inner.generate_stream(messages, *args, **options),
                 freeze=_messages.freeze_deltas,
                 thaw=_messages.thaw_deltas,

@@ -134,11 +134,12 @@ class Walk:
     # --- syntax --------------------------------------------------------------------------------------------------------------
 
     def _syntax(self, tree: ast.AST, state: dict[str, Any]) -> None:
-        bound = _bound(tree)
-        attributes, known = _attributes(tree)
+        nodes = list(ast.walk(tree))
+        bound = _bound(nodes)
+        attributes, known = _attributes(nodes)
         self._attributes |= attributes
         self._any_attribute |= not known
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._imports(node)
             elif isinstance(node, ast.Name) and (node.id, id(state)) not in self._resolved:
@@ -291,10 +292,10 @@ def _tree(function: Any) -> ast.AST:
     return tree
 
 
-def _bound(tree: ast.AST) -> set[str]:
+def _bound(nodes: list[ast.AST]) -> set[str]:
     """Return the names that a piece of code makes itself."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.arg):
@@ -306,12 +307,12 @@ def _bound(tree: ast.AST) -> set[str]:
     return found
 
 
-def _attributes(tree: ast.AST) -> tuple[set[str], bool]:
+def _attributes(nodes: list[ast.AST]) -> tuple[set[str], bool]:
     """Return the attributes that a piece of code names, and whether these are all that it uses."""
     found: set[str] = set()
     spelled = 0
     named = 0
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.Name) and node.id in ("getattr", "setattr"):
