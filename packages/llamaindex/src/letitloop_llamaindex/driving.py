@@ -17,6 +17,7 @@ from workflows.context.state_store import InMemoryStateStore
 from workflows.errors import WorkflowCancelledByUser
 from workflows.events import (
     Event,
+    InputRequiredEvent,
     InternalDispatchEvent,
     StopEvent,
     WorkflowCancelledEvent,
@@ -36,10 +37,10 @@ from letitloop_llamaindex.folding import NOBODY, AlreadySent, Folded
 from letitloop_llamaindex.late import configuration_of, is_memory
 from letitloop_llamaindex.serializers import ExactSerializer
 from letitloop_llamaindex.states import StateLog
-from letitloop_llamaindex.stores import CountingStore, attempt_of, current_attempt
+from letitloop_llamaindex.stores import CountingStore, attempt_of, current_attempt, item_of
 from letitloop_llamaindex.ticks import TickCodec
 from letitloop_llamaindex.traces import doing
-from letitloop_llamaindex.waiting import Waiting, came_from_outside
+from letitloop_llamaindex.waiting import Waiting, Written, came_from_outside
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -88,6 +89,9 @@ class Drive:
         self._attempts: dict[str | None, str] = {}
         self._shown: list[Event] = []
         self._written: dict[str | None, list[Event]] = {}
+        self._around = driving.get()  # the run whose step begins this one
+        self._asked_inside: list[Event] = []
+        self._settled: dict[str, list[bool]] = {}
         self.waiting = Waiting()
         self._ended = False
         self.queues: AsyncioAdapterQueues | None = None
@@ -155,9 +159,9 @@ class Drive:
             self._codec.take_in(record["new"])
             self._state.apply(record.get("state", {}))
             self._store.take_in(record)
-            await folded.add(self._codec.decode(record["data"]))
-            if "stream" in record:
-                self._show_again(self._codec.decode_value(record["stream"]))
+            written = self._codec.decode_value(record["stream"]) if "stream" in record else []
+            await folded.add(self._codec.decode(record["data"]), Written(written, record.get("passed", [])))
+            self._show_again(written)
         if folded.error is not None and not folded.final:
             folded.again()
             await self._log.record({"tick": "again"}, wait=False)
@@ -173,6 +177,7 @@ class Drive:
         self.waiting = folded.waiting
         for event in folded.open_questions():
             self._publish(event)
+        self._settled = self.waiting.settled()
         self.waiting.resume(self._send)
         if folded.idle:
             self.waiting.begin(self._send)
@@ -222,6 +227,7 @@ class Drive:
         """
         record: dict[str, Any] = {"tick": _label(tick)}
         attempt = ""
+        written: list[Event] = []
         if isinstance(tick, TickStepResult):
             attempt = self._attempts.pop(tick.invocation_id, "")
             if not any(isinstance(result, StepWorkerFailed) for result in tick.result):
@@ -235,28 +241,41 @@ class Drive:
             record["state"] = await self._state.changes(state)
             written = self._written.pop(tick.invocation_id, [])
             if written:
-                self._shown += written
+                self._shown += _told(written)
                 record["stream"] = self._codec.encode_value(written, "stream")
+                passed = [at for at, event in enumerate(written) if any(event is one for one in self._asked_inside)]
+                record.update({"passed": passed} if passed else {})
         record["data"] = self._codec.encode(tick)
         record["new"] = self._codec.take_new()
         if not isinstance(tick, TickSessionStart):
-            self.waiting.see(tick)
+            self.waiting.see(tick, item_of(attempt), Written(written, record.get("passed", [])))
         await self._log.record(record, wait=came_from_outside(tick))
         if isinstance(tick, TickStepResult) and all(isinstance(result, StepWorkerResult) for result in tick.result):
             self._log.settle(attempt)
 
-    def wrote(self, event: Event) -> None:
-        """Note an event that is published; those that a step writes are recorded with its result."""
+    def wrote(self, event: Event) -> bool:
+        """Note an event that is published; those that a step writes are recorded with its result.
+
+        Returns:
+            Whether it is to be published: not a question that was answered in an earlier life, and is written by a step that runs
+            again from the top because of that.
+        """
         if isinstance(event, StopEvent):
             self._ended = True
         elif isinstance(event, WorkflowIdleEvent):
             self.waiting.begin(self._send)
+        self._tell_around(event)
         step = StepWorkerStateContextVar.get(None)
-        if step is not None and not isinstance(event, InternalDispatchEvent) and type(event).__name__ != "AgentStream":
-            if self._codec.can(event):
-                self._written.setdefault(step.state.invocation_id, []).append(event)
-            else:
-                logging.getLogger("letitloop").debug("letitloop: run %s: %s is not shown again", self._run_id, type(event).__name__)
+        if step is None or isinstance(event, InternalDispatchEvent) or type(event).__name__ == "AgentStream":
+            return True
+        written = self._written.setdefault(step.state.invocation_id, [])
+        settled = self._settled.get(item_of(current_attempt() or ""), [])
+        number = len(written) - len(_told(written))
+        if self._codec.can(event):
+            written.append(event)
+        else:
+            logging.getLogger("letitloop").debug("letitloop: run %s: %s is not shown again", self._run_id, type(event).__name__)
+        return not (isinstance(event, InputRequiredEvent) and number < len(settled) and settled[number])
 
     @contextmanager
     def executing(self, step_name: str, state: StepWorkerState, retry: RetryAttempt) -> Generator[None]:
@@ -304,14 +323,21 @@ class Drive:
     # --- its stream ----------------------------------------------------------------------------------------------------------
 
     def _show_again(self, events: list[Event]) -> None:
-        self._shown += events
-        for event in events:
+        told = _told(events)
+        self._shown += told
+        for event in told:
             self._publish(event)
 
     def _publish(self, event: Event) -> None:
         assert self.queues is not None, "the run has begun"
         self._ended = self._ended or isinstance(event, StopEvent)
+        self._tell_around(event)
         self.queues.publish_queue.put_nowait(event)
+
+    def _tell_around(self, event: Event) -> None:
+        """Let the run around know whose question it is: it may show it as well, and has not asked it."""
+        if self._around is not None and isinstance(event, InputRequiredEvent):
+            self._around._asked_inside.append(event)
 
     def _send(self, tick: WorkflowTick) -> None:
         assert self.queues is not None, "the run has begun"
@@ -336,6 +362,11 @@ def _continued(state: BrokerState) -> dict[str, Any] | None:
     if not state.journal_seq and not state.work_item_seq:
         return None
     return state.to_serialized(ExactSerializer()).model_dump(mode="python")
+
+
+def _told(events: list[Event]) -> list[Event]:
+    """Return the events without the questions among them: those are asked as long as nobody has answered them."""
+    return [event for event in events if not isinstance(event, InputRequiredEvent)]
 
 
 def _label(tick: WorkflowTick) -> str:

@@ -20,8 +20,8 @@ from workflows.runtime.types.ticks import (
     TickTimeout,
 )
 
-from letitloop_llamaindex.stores import attempt_of
-from letitloop_llamaindex.waiting import Waiting
+from letitloop_llamaindex.stores import attempt_of, item_of
+from letitloop_llamaindex.waiting import NOTHING, Waiting, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,13 +66,14 @@ class Folded:
     _before: BrokerState | None = None
     _last: WorkflowTick | None = None
 
-    async def add(self, tick: WorkflowTick) -> None:
-        """Fold a further tick."""
+    async def add(self, tick: WorkflowTick, written: Written = NOTHING) -> None:
+        """Fold a further tick, with what its step wrote to the stream."""
+        item = item_of(self._attempt(tick.invocation_id) or "") if isinstance(tick, TickStepResult) else ""
         self._before, self._last = self.state, tick
         self._note_sends(tick)
         folded = await replay_ticks_stream(self.state, _one(tick), run_id=self.run_id)
         self.state = folded.state
-        self.waiting.see(tick)
+        self.waiting.see(tick, item, written)
         self.started = self.started or isinstance(tick, TickAddEvent)
         end = folded.exit_command
         if isinstance(end, CommandCompleteRun):
@@ -110,8 +111,7 @@ class Folded:
         unanswered = {waiter.waiter_id for waiter in waiters if waiter.resolved_event is None and not waiter.timed_out}
         for name in self.waiting.waiters.keys() - unanswered:
             del self.waiting.waiters[name]
-        asked = [waiter.asked.waiter_event for waiter in self.waiting.waiters.values()]
-        return [*self.waiting.questions, *(event for event in asked if event is not None)]
+        return self.waiting.asked()
 
     def again(self) -> None:
         """Take back what ended the run: the work that failed is in flight again, and a timeout begins anew."""

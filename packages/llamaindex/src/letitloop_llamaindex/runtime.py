@@ -203,5 +203,5 @@ class _Adapter(InternalAsyncioAdapter):
         await super().send_event(self._drive.sends(tick))
 
     async def write_to_event_stream(self, event: Event) -> None:
-        self._drive.wrote(event)
-        await super().write_to_event_stream(event)
+        if self._drive.wrote(event):
+            await super().write_to_event_stream(event)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from letitloop_llamaindex.ticks import TickCodec
 
-__all__ = ["CountingStore", "attempt_of", "current_attempt"]
+__all__ = ["CountingStore", "attempt_of", "current_attempt", "item_of"]
 
 _EDIT = "edit_state"
 
@@ -33,6 +33,11 @@ _EDIT = "edit_state"
 def attempt_of(step: str, work_item: str | None, retry: int) -> str:
     """Return the name of a step's attempt at one work item: the same in every life of the program."""
     return f"{step} {work_item} retry {retry}" if retry else f"{step} {work_item}"
+
+
+def item_of(attempt: str) -> str:
+    """Return the step and the work item that an attempt is one at."""
+    return attempt.partition(" retry ")[0]
 
 
 def current_attempt() -> str | None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workflows.events import InputRequiredEvent, StartEvent
+from workflows.events import HumanResponseEvent, InputRequiredEvent
 from workflows.runtime.types.results import AddWaiter, DeleteWaiter, StepWorkerResult
 from workflows.runtime.types.ticks import (
     TickAddEvent,
@@ -21,17 +22,18 @@ from workflows.runtime.types.ticks import (
     TickPublishEvent,
     TickSessionStart,
     TickStepResult,
+    TickTimeout,
     TickWaiterTimeout,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from workflows.events import Event
     from workflows.runtime.types.step_id import StepId
     from workflows.runtime.types.ticks import WorkflowTick
 
-__all__ = ["Waiter", "Waiting", "came_from_outside"]
+__all__ = ["NOTHING", "Waiter", "Waiting", "Written", "came_from_outside"]
 
 _SLACK = 0.02
 """Seconds: the framework's own timer is a little later than the tick that starts it."""
@@ -52,6 +54,21 @@ class Waiter(NamedTuple):
     since: float
 
 
+class Written(NamedTuple):
+    """What a step wrote to the stream.
+
+    Attributes:
+        events: all of it.
+        passed: the places in it of questions that a run inside the step has asked, and has had answered when the step ends.
+    """
+
+    events: Sequence[Event] = ()
+    passed: Sequence[int] = ()
+
+
+NOTHING = Written()
+
+
 class Waiting:
     """What a run waits for.
 
@@ -65,19 +82,28 @@ class Waiting:
         self.waiters: dict[str, Waiter] = {}
         self.questions: list[Event] = []
         self.idle = False
+        self._written: dict[str, list[tuple[Event, str, bool]]] = {}
         self._held: WorkflowTick | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._wakers: list[asyncio.TimerHandle] = []
 
-    def see(self, tick: WorkflowTick) -> None:
-        """Take in a tick."""
-        if not isinstance(tick, TickIdleCheck):
+    def see(self, tick: WorkflowTick, item: str = "", written: Written = NOTHING) -> None:
+        """Take in a tick.
+
+        Args:
+            tick: the tick.
+            item: the step and its work item that it is the result of.
+            written: what the step wrote to the stream.
+        """
+        if not isinstance(tick, (TickIdleCheck, TickTimeout)):  # a timer that was due meanwhile starts nothing
             self.idle = False
-        if isinstance(tick, TickAddEvent) and tick.emission is None and not isinstance(tick.event, StartEvent):
-            self.questions.clear()
+        if isinstance(tick, TickAddEvent):
+            if tick.emission is None and isinstance(tick.event, HumanResponseEvent):
+                self._answered(tick.event)
         elif isinstance(tick, TickWaiterTimeout):
             self.waiters.pop(tick.waiter_id, None)
         elif isinstance(tick, TickStepResult):
+            self._note_written(tick, item, written)
             for result in tick.result:
                 self._see(result, tick)
 
@@ -89,6 +115,39 @@ class Waiting:
             self.waiters.pop(result.waiter_id, None)
         elif isinstance(result, StepWorkerResult) and isinstance(result.result, InputRequiredEvent):
             self.questions.append(result.result)
+
+    # --- questions -----------------------------------------------------------------------------------------------------------
+
+    def _note_written(self, tick: TickStepResult, item: str, written: Written) -> None:
+        """Note the questions that a step wrote to the stream: of the answer that it waits for then, or of none that it waits for.
+
+        A step that waits runs again from the top, and writes again what it wrote before.
+        """
+        asked = [(event, at in written.passed) for at, event in enumerate(written.events) if isinstance(event, InputRequiredEvent)]
+        noted = self._written.setdefault(item, [])
+        waiter = next((result.waiter_id for result in tick.result if isinstance(result, AddWaiter)), "")
+        noted += [(event, waiter, passed) for event, passed in asked[len(noted) :]]
+        if any(isinstance(result, StepWorkerResult) for result in tick.result):
+            del self._written[item]
+            self.questions += [event for event, waiter, passed in noted if not waiter and not passed]
+
+    def _answered(self, event: Event) -> None:
+        """Take away the question that an event answers: what it says tells which one, or else the oldest is meant."""
+        if any(_is_for(event, waiter.asked) for waiter in self.waiters.values()):
+            return
+        said = _fields(event)
+        best = max(self.questions, key=lambda question: _in_common(said, question), default=None)
+        self.questions = [question for question in self.questions if question is not best]
+
+    def settled(self) -> dict[str, list[bool]]:
+        """Return by work item which of the questions that it wrote, in their order, have been answered."""
+        return {item: [waiter not in self.waiters for _, waiter, _ in noted] for item, noted in self._written.items()}
+
+    def asked(self) -> list[Event]:
+        """Return the questions that nobody has answered."""
+        written = [event for noted in self._written.values() for event, waiter, _ in noted if waiter in self.waiters]
+        named = [waiter.asked.waiter_event for waiter in self.waiters.values()]
+        return [*self.questions, *written, *(event for event in named if event is not None)]
 
     # --- time ----------------------------------------------------------------------------------------------------------------
 
@@ -145,3 +204,20 @@ class Waiting:
             return tick
         self._held = tick
         return TickSessionStart()
+
+
+def _is_for(event: Event, asked: AddWaiter[Any]) -> bool:
+    if not isinstance(event, asked.event_type):
+        return False
+    return all(getattr(event, name, None) == value for name, value in asked.requirements.items())
+
+
+def _in_common(said: dict[str, Any], question: Event) -> int:
+    """Return how much of a question an answer repeats: its number, or whom it is for."""
+    return sum(name in said and bool(said[name] == value) for name, value in _fields(question).items())
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """Return what an event says and what can be compared."""
+    declared = {name: getattr(event, name) for name in type(event).model_fields}
+    return {name: value for name, value in {**declared, **dict(event.items())}.items() if isinstance(value, Hashable)}
