@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["acomplete", "aleaf", "leaf", "look_up", "reserve", "was_in_flight"]
 
 
-def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], T]) -> T:
+def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], T], *, on_change: str | None = None) -> T:
     """Do a leaf call once.
 
     Args:
@@ -31,6 +31,7 @@ def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], 
         name: what it is called there.
         asked: what is asked, by name: a recorded answer is never handed to a call that asks something else.
         fn: does it.
+        on_change: what a call that asks something else than the recorded one does; None: what the run says.
 
     Returns:
         What ``fn`` returns, now or in an earlier life of the program.
@@ -51,10 +52,12 @@ def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], 
     def act(**_: object) -> T:
         return fn()
 
-    return call_step(_call(scope, name, act, asked))  # type: ignore[return-value]  # what act returned
+    return call_step(_call(scope, name, act, asked, on_change))  # type: ignore[return-value]  # what act returned
 
 
-async def aleaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]]) -> T:
+async def aleaf(
+    scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]], *, on_change: str | None = None
+) -> T:
     """Do an async leaf call once; arguments and errors are those of :func:`leaf`.
 
     Its place is taken when the coroutine is first awaited: give concurrent calls of one kind names that tell them apart.
@@ -64,14 +67,17 @@ async def aleaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callab
     async def act(**_: object) -> T:
         return await fn()
 
-    call = _call(scope, name, act, asked)
+    call = _call(scope, name, act, asked, on_change)
     call.activate()
     return await await_step(call)  # type: ignore[no-any-return]  # what act returned
 
 
-def _call(scope: Scope, name: str, act: Callable[..., Any], asked: Mapping[str, object]) -> Call:
+def _call(scope: Scope, name: str, act: Callable[..., Any], asked: Mapping[str, object], on_change: str | None = None) -> Call:
     words = dict(asked)
-    return Call(scope, scope.step(name), name, act, (), words, scope.run.codecs.fingerprint((), words))
+    call = Call(scope, scope.step(name), name, act, (), words, scope.run.codecs.fingerprint((), words))
+    if on_change is not None:
+        call.on_change = on_change
+    return call
 
 
 def was_in_flight(scope: Scope, name: str) -> bool:

@@ -85,6 +85,7 @@ def tool_call(
     *,
     signature: Callable[..., Any] | None = None,
     place: str = "",
+    on_change: str | None = None,
 ) -> Any:
     """Call a tool as its policy says.
 
@@ -96,6 +97,7 @@ def tool_call(
         fn: calls it.
         signature: the tool's own function, whose parameters an effect is bound to; needed for effects.
         place: tells concurrent calls of one tool apart: a position, never an order of arrival.
+        on_change: as of :func:`letitloop.integration.leaves.leaf`, for a call that is recorded.
 
     Returns:
         The tool's result; of an effect, the provider's.
@@ -112,7 +114,7 @@ def tool_call(
             return policy.bind(_signature(tool, signature), tool).call(**arguments)
     name = _name(tool, place)
     _tell_repeat(scope, name)
-    return leaf(scope, name, arguments, fn)
+    return leaf(scope, name, arguments, fn, on_change=on_change)
 
 
 async def atool_call(
@@ -124,6 +126,7 @@ async def atool_call(
     *,
     signature: Callable[..., Any] | None = None,
     place: str = "",
+    on_change: str | None = None,
 ) -> Any:
     """Call an async tool as its policy says; arguments and errors are those of :func:`tool_call`."""
     if policy == "rerun":
@@ -133,7 +136,7 @@ async def atool_call(
             return await policy.bind(_signature(tool, signature), tool).acall(**arguments)
     name = _name(tool, place)
     _tell_repeat(scope, name)
-    return await aleaf(scope, name, arguments, fn)
+    return await aleaf(scope, name, arguments, fn, on_change=on_change)
 
 
 def _name(tool: str, place: str) -> str:

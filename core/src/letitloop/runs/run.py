@@ -50,6 +50,7 @@ class Call(Scope):
         place: how often a call of this name and fingerprint was reserved in its scope.
         attempt: the how-manieth time its function is called, those of killed processes included.
         unordered: calls of its name may come in another order next time: a record of other arguments in its place says nothing.
+        on_change: what is done if its arguments differ; None: what its run says.
     """
 
     # no __slots__: what most calls never change stands in the class, and a replayed step sets nothing but its arguments
@@ -67,6 +68,7 @@ class Call(Scope):
     nested = True
     place = 1
     unordered = False
+    on_change: str | None = None
 
     _steps: dict[str, Counter] | None = None
     _scopes: dict[str, Counter] | None = None
@@ -349,7 +351,7 @@ class Run:
 
     def _policy_for(self, call: Call) -> str:
         """Return what is done if a call's arguments differ."""
-        return self._on_change
+        return call.on_change or self._on_change
 
     def _changed(self, call: Call, changed: Changed) -> Value | Failure | None:
         policy = self._policy_for(call)

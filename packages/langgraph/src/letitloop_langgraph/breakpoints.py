@@ -22,17 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from langgraph.checkpoint.base import CheckpointTuple
+    from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from letitloop_langgraph.contents import Contents
     from letitloop_langgraph.index import Stored
+    from letitloop_langgraph.thread import Thread
 
-__all__ = ["calling_loop", "hold"]
+__all__ = ["calling_loop", "hold", "told"]
 
 _FRAMES = 8  # between a loop and its saver: a subclass's methods, a tracer's
 _AGAIN = "__letitloop_again"
 _INTERRUPT = "__interrupt__"
 _NO_NODES = ("__start__", "__input__", _INTERRUPT)
 _EDITS = ("update", "fork")
+_TASKS = "__pregel_tasks"
+_STOPPED = "letitloop_stopped"
+_SENT = "letitloop_sent"
 
 
 def calling_loop() -> Any:
@@ -48,6 +53,23 @@ def calling_loop() -> Any:
     return None
 
 
+def told(loop: Any, thread: Thread, serde: SerializerProtocol, ns: str, parent: str | None) -> dict[str, Any]:
+    """Return what the metadata of a checkpoint that a loop stores have to say for :func:`hold`; called inside ``enter``.
+
+    Which nodes a Send reached is told by the checkpoint before alone. In exit mode that is not stored, and it may be pruned.
+    """
+    if loop is None or not loop.interrupt_after:
+        return {}
+    if loop.durability == "exit":
+        return {_STOPPED: True} if loop.status == "interrupt_after" else {}
+    with thread.guard:
+        stored = None if parent is None else thread.index.checkpoints.get(ns, {}).get(parent)
+        if stored is None or thread.log is None:
+            return {}
+        sent = _sent_to(thread.look(serde, thread.log), stored)
+    return {_SENT: sorted(sent)} if sent else {}
+
+
 def hold(loop: Any, contents: Contents, stored: Stored, found: CheckpointTuple) -> None:
     """Have a loop stop at the breakpoint that a checkpoint lies at, if it goes on from it since its inputs are given again."""
     conf = loop.config["configurable"]
@@ -60,8 +82,13 @@ def hold(loop: Any, contents: Contents, stored: Stored, found: CheckpointTuple) 
         return
     checkpoint: Any = found.checkpoint
     seen = dict(checkpoint["versions_seen"].get(_INTERRUPT, {}))
-    ran = [SimpleNamespace(name=name, config=None) for name in _last_ran(contents, stored)] if loop.interrupt_after else []
-    after: Any = checkpoint["channel_versions"] and should_interrupt(checkpoint, loop.interrupt_after or (), ran)  # type: ignore[arg-type]  # named as tasks are
+    last = _last_superstep(contents, stored) if loop.interrupt_after and checkpoint["channel_versions"] else None
+    after: Any = False
+    if last is not None:
+        metadata = contents.metadata(last)
+        names = _ran_before(contents, last) | set(metadata.get(_SENT) or ())
+        ran = [SimpleNamespace(name=name, config=None) for name in names]
+        after = metadata.get(_STOPPED) or should_interrupt(checkpoint, loop.interrupt_after, ran)  # type: ignore[arg-type]  # named as tasks are
     plain, before = loop.tick, loop.interrupt_before
 
     def tick() -> bool:
@@ -81,18 +108,29 @@ def _same_run(loop: Any, found: CheckpointTuple) -> bool:
     return run_id is not None and run_id == found.metadata.get("run_id")
 
 
-def _last_ran(contents: Contents, stored: Stored) -> set[str]:
-    """Return the nodes that ran right before a checkpoint; an edit of it by a human counts as none."""
+def _last_superstep(contents: Contents, stored: Stored) -> Stored | None:
+    """Return the checkpoint that nodes came to: this one, or the one that a human edited; None if it is an input."""
     of_ns = contents.index.checkpoints[stored.ns]
     cursor: Stored | None = stored
     while cursor is not None and contents.metadata(cursor).get("source") in _EDITS:
         cursor = None if cursor.parent is None else of_ns.get(cursor.parent)
-    if cursor is None or contents.metadata(cursor).get("source") != "loop":
-        return set()
-    seen: Mapping[str, Mapping[str, Any]] = contents.checkpoint(cursor).checkpoint["versions_seen"]
+    return cursor if cursor is not None and contents.metadata(cursor).get("source") == "loop" else None
+
+
+def _ran_before(contents: Contents, stored: Stored) -> set[str]:
+    """Return the nodes that ran right before a checkpoint."""
+    of_ns = contents.index.checkpoints[stored.ns]
+    seen: Mapping[str, Mapping[str, Any]] = contents.checkpoint(stored).checkpoint["versions_seen"]
     newest = {name: max(versions.values()) for name, versions in seen.items() if versions and name not in _NO_NODES}
     latest = max((max(versions.values()) for name, versions in seen.items() if versions and name != _INTERRUPT), default=None)
     ran = {name for name, version in newest.items() if version == latest}
-    parent = None if cursor.parent is None else of_ns.get(cursor.parent)
-    sent: Any = [] if parent is None else contents.checkpoint(parent).checkpoint["channel_values"].get("__pregel_tasks") or []
-    return ran | {send.node for send in sent}
+    parent = None if stored.parent is None else of_ns.get(stored.parent)
+    return ran if parent is None else ran | _sent_to(contents, parent)
+
+
+def _sent_to(contents: Contents, stored: Stored) -> set[str]:
+    """Return the nodes that a checkpoint's Sends reach."""
+    versions = contents.versions(stored)
+    if _TASKS not in versions:
+        return set()
+    return {send.node for send in contents.values(stored.ns, {_TASKS: versions[_TASKS]}).get(_TASKS) or ()}

@@ -23,8 +23,8 @@ from letitloop.runs.scope import find_scope
 from letitloop_langgraph.resolver import current_place, meet_task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-    from typing import TypeAlias
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+    from typing import Literal, TypeAlias
 
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool
@@ -44,7 +44,10 @@ _LONGEST = 400
 
 
 def durable_tool_call(
-    tools: Mapping[str, Policy] | None = None, default: Policy = "record"
+    tools: Mapping[str, Policy] | None = None,
+    default: Policy = "record",
+    *,
+    on_change: Literal["raise", "rerun", "reuse"] = "raise",
 ) -> Callable[[ToolCallRequest, Callable[[ToolCallRequest], Answer]], Answer]:
     """Return what ``ToolNode(tools, wrap_tool_call=…)`` takes: a finished call is answered from the log.
 
@@ -52,9 +55,11 @@ def durable_tool_call(
         tools: a policy by tool name: ``"record"`` (done at least once, its result recorded), ``"rerun"`` (done again on replay), or
             an :func:`letitloop.effect`.
         default: the policy of every other tool.
+        on_change: as of :class:`DurableMiddleware`.
 
     Raises:
-        InvalidArgument: a policy is none of these.
+        InvalidArgument: a policy or ``on_change`` is none of these; at each call: a policy's name is that of no tool, and nearly
+            that of one without a policy, or an effect does not fit its tool.
 
     Example:
         >>> from langgraph.prebuilt import ToolNode
@@ -63,14 +68,17 @@ def durable_tool_call(
         ...     return query.upper()
         >>> node = ToolNode([search], wrap_tool_call=durable_tool_call({"search": "record"}))
     """
-    return ToolCalls(Policies(tools or {}, default)).call
+    return ToolCalls(Policies(tools or {}, default), on_change).call
 
 
 def adurable_tool_call(
-    tools: Mapping[str, Policy] | None = None, default: Policy = "record"
+    tools: Mapping[str, Policy] | None = None,
+    default: Policy = "record",
+    *,
+    on_change: Literal["raise", "rerun", "reuse"] = "raise",
 ) -> Callable[[ToolCallRequest, Callable[[ToolCallRequest], Awaitable[Answer]]], Awaitable[Answer]]:
     """Return what ``ToolNode(tools, awrap_tool_call=…)`` takes; arguments and errors are those of :func:`durable_tool_call`."""
-    return ToolCalls(Policies(tools or {}, default)).acall
+    return ToolCalls(Policies(tools or {}, default), on_change).acall
 
 
 class ToolCalls:
@@ -78,39 +86,52 @@ class ToolCalls:
 
     Args:
         policies: what is done about a call of each tool.
+        on_change: what a call that asks something else than the recorded one does.
+
+    Attributes:
+        on_change: the same; None for what the run says, which is to raise in every thread.
+
+    Raises:
+        InvalidArgument: ``on_change`` has a value that means nothing.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, on_change: str = "raise") -> None:
+        if on_change not in ("raise", "rerun", "reuse"):
+            raise InvalidArgument(f"on_change={on_change!r}: it is one of 'raise', 'rerun', 'reuse'. Nothing was wrapped.")
+        self.on_change = None if on_change == "raise" else on_change
         self._policies = policies
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
-        self._called: set[str] = set()
+        self._seen: set[str] = set()  # the names of all tools that were met
+        self._told: set[str] = set()
 
     def call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Answer]) -> Answer:
         """Carry out a tool call as its policy says."""
-        name, policy = self._policy(request)
-        self._tell_misnamed(request)
         try:
+            name, policy = self._policy(request)
             if isinstance(policy, Effect):
                 return execute(self._guard(request, policy))
             if policy == "rerun":
                 meet_task()
                 return execute(request)
-            answer = tool_call(_scope(name), name, policy, _asked(request), lambda: execute(request), place=_mark(request))
+            asked, mark = _asked(request), _mark(request)
+            answer = tool_call(_scope(name), name, policy, asked, lambda: execute(request), place=mark, on_change=self.on_change)
             return _rebound(answer, request)  # type: ignore[no-any-return]  # what the tool node gave
         except LetItLoopError as exc:
             raise passing(exc) from exc.__cause__
 
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Answer]]) -> Answer:
         """Do as :meth:`call`, in async code."""
-        name, policy = self._policy(request)
-        self._tell_misnamed(request)
         try:
+            name, policy = self._policy(request)
             if isinstance(policy, Effect):
                 return await execute(self._guard(request, policy))
             if policy == "rerun":
                 meet_task()
                 return await execute(request)
-            answer = await atool_call(_scope(name), name, policy, _asked(request), lambda: execute(request), place=_mark(request))
+            asked, mark = _asked(request), _mark(request)
+            answer = await atool_call(
+                _scope(name), name, policy, asked, lambda: execute(request), place=mark, on_change=self.on_change
+            )
             return _rebound(answer, request)  # type: ignore[no-any-return]  # what the tool node gave
         except LetItLoopError as exc:
             raise passing(exc) from exc.__cause__
@@ -124,35 +145,61 @@ class ToolCalls:
         """Return a tool that does what another one does, once for each key of the policy."""
         known = self._guarded.get(id(tool))
         if known is None or known[0] is not tool:
-            known = self._guarded[id(tool)] = (tool, _guarded(tool, policy))
+            with _refusing():
+                known = self._guarded[id(tool)] = (tool, _guarded(tool, policy))
         return known[1]
+
+    def check(self, names: Iterable[str], undone: str) -> None:
+        """Refuse a misspelt name in the policies: the tool that is meant would be called unguarded.
+
+        Args:
+            names: of tools that there are.
+            undone: what is not done because of it.
+
+        Raises:
+            InvalidArgument: a policy's name is that of no tool met so far, and nearly that of one without a policy.
+        """
+        self._seen = seen = {*self._seen, *names}  # another set: tools are called in several threads
+        for name, near in self._policies.misnamed(seen).items():
+            what = f"tools={{{name!r}: …}}: there is no tool of that name"
+            if near:
+                with _refusing():
+                    raise InvalidArgument(
+                        f"{what}, and {near!r} has no policy: is that the one meant? {undone} Give the tool's name as the model "
+                        f"sees it; if both exist, and {name!r} was not shown so far, give {near!r} a policy of its own as well."
+                    )
+            if name not in self._told:
+                self._told.add(name)
+                logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
 
     def _policy(self, request: ToolCallRequest) -> tuple[str, Policy]:
         name = request.tool_call["name"]
-        return name, ("rerun" if request.tool is None else self._policies.of(name))
-
-    def _tell_misnamed(self, request: ToolCallRequest) -> None:
-        """Warn where a tool without a policy is called whose name is nearly that of a policy for no tool that was called so far.
-
-        Which tools there are is not known here, as it is to the middleware, which refuses such a name.
-        """
-        name = request.tool_call["name"]
-        if request.tool is None or name in self._called:
-            return
-        self._called.add(name)
-        for other, near in self._policies.misnamed(self._called).items():
-            if near == name:
-                logging.getLogger("letitloop").warning(
-                    "letitloop: tool %r has no policy and is called, and no tool called so far has the name %r, which has one: is "
-                    "that the one meant?",
-                    name,
-                    other,
-                )
+        if request.tool is None:
+            return name, "rerun"
+        there = getattr(request.runtime, "tools", None) or ()  # the tools of the node
+        self.check([name, *(tool.name for tool in there)], "The tool was not called.")
+        return name, self._policies.of(name)
 
     def _guard(self, request: ToolCallRequest, policy: Effect) -> ToolCallRequest:
         if request.tool is None:
             raise InvalidArgument(f"tool {request.tool_call['name']!r} is not registered. It was not called.")
         return request.override(tool=self.guarded(request.tool, policy))
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    """Have a refusal of what the program itself says end the run, whoever swallows it: its task writes nothing.
+
+    Middleware that retries, and error handlers of tools, may catch every exception, and would tell the model of it instead.
+    """
+    try:
+        yield
+    except InvalidArgument as exc:
+        refused = passing(exc)
+        place = current_place()
+        if place is not None:
+            place.halt(refused)
+        raise refused from exc.__cause__
 
 
 def passing(exc: LetItLoopError) -> LetItLoopError:
@@ -231,40 +278,49 @@ class _Guard:
         self._policy = policy
         self._fn = fn
         self._signature = inspect.signature(fn)
+        self._open = next((name for name, one in self._signature.parameters.items() if one.kind is one.VAR_KEYWORD), None)
+        self._named = [] if self._open is None else _named(tool, self._signature)
         self._injected = _injected(tool, self._signature)
-        self.hidden = self._bind({}).hidden
+        self.hidden = self._bind({}, {}).hidden
 
-    def _bind(self, injected: dict[str, Any]) -> BoundEffect:
-        if not self._injected:
+    def _bind(self, injected: dict[str, Any], given: Mapping[str, Any]) -> BoundEffect:
+        if not self._injected and self._open is None:
             return self._policy.bind(self._fn, self._tool.name)
         fn = self._fn
+        absent = {one.name: one.default for one in self._named if one.name not in given}
         inner: Any
         if inspect.iscoroutinefunction(fn):
 
             @wraps(fn)
             async def ainner(**arguments: Any) -> Any:
-                return await fn(**arguments, **injected)
+                return await fn(**_without_absent(arguments, absent), **injected)
 
             inner = ainner
         else:
 
             @wraps(fn)
             def sync_inner(**arguments: Any) -> Any:
-                return fn(**arguments, **injected)
+                return fn(**_without_absent(arguments, absent), **injected)
 
             inner = sync_inner
-        kept = [one for name, one in self._signature.parameters.items() if name not in self._injected]
+        kept = [one for name, one in self._signature.parameters.items() if name not in self._injected and name != self._open]
+        if self._open is not None:
+            known = {one.name for one in (*kept, *self._named)}
+            kept += [*self._named, *(_parameter(self._tool, name) for name in given if name not in known)]
         inner.__signature__ = self._signature.replace(parameters=kept)
         return self._policy.bind(inner, self._tool.name)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         given = self._signature.bind_partial(*args, **kwargs).arguments
+        if self._open is not None:
+            given |= given.pop(self._open, {})
         injected = {name: value for name, value in given.items() if name in self._injected}
         return injected, {name: value for name, value in given.items() if name not in self._injected}
 
     def _turn(self, arguments: dict[str, Any]) -> tuple[str, ...]:
         """Return what calls of one action have in common: a model may ask for it twice at once, and the second waits."""
-        return (self._tool.name, *(repr(arguments.get(field)) for field in sorted(self._policy.key.fields)))
+        absent = {one.name: one.default for one in self._named}
+        return (self._tool.name, *(repr(arguments.get(field, absent.get(field))) for field in sorted(self._policy.key.fields)))
 
     def sync(self) -> Callable[..., Any]:
         """Return the function, guarded."""
@@ -274,7 +330,7 @@ class _Guard:
             injected, arguments = self._split(args, kwargs)
             try:
                 with _turn(self._turn(arguments)):
-                    return self._bind(injected).call(**arguments)
+                    return self._bind(injected, arguments).call(**arguments)
             except LetItLoopError as exc:
                 raise passing(exc) from exc.__cause__
 
@@ -288,7 +344,7 @@ class _Guard:
             injected, arguments = self._split(args, kwargs)
             try:
                 async with _aturn(self._turn(arguments)):
-                    return await self._bind(injected).acall(**arguments)
+                    return await self._bind(injected, arguments).acall(**arguments)
             except LetItLoopError as exc:
                 raise passing(exc) from exc.__cause__
 
@@ -339,6 +395,44 @@ async def _aturn(action: tuple[str, ...]) -> AsyncGenerator[None]:
     turn = _turn_of(action)
     async with turn.locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         yield
+
+
+def _named(tool: BaseTool, signature: inspect.Signature) -> list[inspect.Parameter]:
+    """Return the parameters that a tool's schema names where its function takes any (``**arguments``), as an MCP server's do."""
+    schema: Any = tool.tool_call_schema
+    if isinstance(schema, dict):
+        required = schema.get("required") or ()
+        defaults = {
+            name: inspect.Parameter.empty if name in required else told.get("default")
+            for name, told in (schema.get("properties") or {}).items()
+        }
+    else:
+        defaults = {
+            name: inspect.Parameter.empty if field.is_required() else field.get_default()
+            for name, field in schema.model_fields.items()
+        }
+    own = {name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    return [_parameter(tool, name, default) for name, default in defaults.items() if name not in own]
+
+
+def _parameter(tool: BaseTool, name: str, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    """Return a parameter that has no function of its own.
+
+    Raises:
+        InvalidArgument: it has a name that no parameter can have.
+    """
+    try:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+    except ValueError as exc:
+        raise InvalidArgument(
+            f"tool {tool.name!r} has an effect as its policy, and an argument {name!r}: that is no name of a parameter, and "
+            "arguments are recorded by name. The tool was not called. Wrap it in a tool of your own that calls it something else."
+        ) from exc
+
+
+def _without_absent(arguments: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what the caller did not give: what that means, whoever takes the arguments decides."""
+    return {name: value for name, value in arguments.items() if name not in absent or value is not absent[name]}
 
 
 def _injected(tool: BaseTool, signature: inspect.Signature) -> frozenset[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from letitloop.runs.run import Call
     from letitloop_langgraph.places import ThreadRun
 
-__all__ = ["Number", "Numbers", "Task", "watch"]
+__all__ = ["INTERRUPT", "Number", "Numbers", "Task", "watch"]
 
 INTERRUPT = 0
 _COUNTERS = ("interrupt_counter", "subgraph_counter", "call_counter")

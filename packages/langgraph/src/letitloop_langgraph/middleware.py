@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -10,7 +9,7 @@ try:
 except ModuleNotFoundError:  # an application with graphs of its own needs no langchain
     from letitloop_langgraph._absent import AgentMiddleware  # type: ignore[assignment]  # says so when it is used
 
-from letitloop.errors import InvalidArgument, LetItLoopError
+from letitloop.errors import LetItLoopError
 from letitloop.integration.leaves import aleaf, leaf
 from letitloop.integration.policies import Policies
 from letitloop.runs.scope import find_scope
@@ -20,6 +19,7 @@ from letitloop_langgraph.resolver import current_place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from typing import Literal
 
     from langchain.agents.middleware import ModelRequest
     from langchain.agents.middleware.types import ModelResponse
@@ -41,21 +41,28 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         tools: a policy by tool name: ``"record"`` (done at least once, its result recorded), ``"rerun"`` (done again on replay), or
             an :func:`letitloop.effect`.
         default: the policy of every other tool.
+        on_change: what a model or tool call that asks something else than the recorded one does: ``"raise"``
+            :class:`letitloop.StepChanged`, ``"rerun"`` (the call, and what its task did after it, is done again; refused if effects
+            or a human's answers would be taken back), or ``"reuse"`` (the recorded answer is handed on all the same). With
+            ``durability="exit"`` it is done again, whatever this says.
 
     Raises:
-        InvalidArgument: a policy is none of these; at the first model call: a policy's name is that of no tool, and nearly that of
-            one without a policy.
+        InvalidArgument: a policy or ``on_change`` is none of these; at each model call: a policy's name is that of no tool, and
+            nearly that of one without a policy, or an effect does not fit its tool.
 
     Example:
         >>> middleware = DurableMiddleware(tools={"search": "record"})
     """
 
-    def __init__(self, *, tools: Mapping[str, Policy] | None = None, default: Policy = "record") -> None:
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, Policy] | None = None,
+        default: Policy = "record",
+        on_change: Literal["raise", "rerun", "reuse"] = "raise",
+    ) -> None:
         super().__init__()
-        self._policies = Policies(tools or {}, default)
-        self._calls = ToolCalls(self._policies)
-        self._known: set[str] = set()
-        self._told: set[str] = set()
+        self._calls = ToolCalls(Policies(tools or {}, default), on_change)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -64,7 +71,7 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         try:
             request = self._shown(request)
             scope = current_place() or find_scope("the model call")
-            return leaf(scope, "model", _asked(request), lambda: handler(request))
+            return leaf(scope, "model", _asked(request), lambda: handler(request), on_change=self._calls.on_change)
         except LetItLoopError as exc:
             raise passing(exc) from exc.__cause__
 
@@ -75,7 +82,7 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         try:
             request = self._shown(request)
             scope = current_place() or find_scope("the model call")
-            return await aleaf(scope, "model", _asked(request), lambda: handler(request))
+            return await aleaf(scope, "model", _asked(request), lambda: handler(request), on_change=self._calls.on_change)
         except LetItLoopError as exc:
             raise passing(exc) from exc.__cause__
 
@@ -87,22 +94,8 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         """Do as :meth:`wrap_tool_call`, in async code."""
         return await self._calls.acall(request, handler)
 
-    def _check(self, request: ModelRequest[Any]) -> None:
-        """Refuse a misspelt name before anything is asked: the tool that is meant would be called unguarded."""
-        self._known |= {_name(tool) for tool in request.tools}
-        for name, near in self._policies.misnamed(self._known).items():
-            what = f"tools={{{name!r}: …}}: the agent has no tool of that name"
-            if near:
-                raise InvalidArgument(
-                    f"{what}, and {near!r} has no policy: is that the one meant? No model was asked. Give the tool's name as the "
-                    "model sees it."
-                )
-            if name not in self._told:
-                self._told.add(name)
-                logging.getLogger("letitloop").warning("letitloop: %s so far, so that policy guards nothing.", what)
-
     def _shown(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        self._check(request)
+        self._calls.check(map(_name, request.tools), "No model was asked.")
         tools = [self._calls.shown(tool) for tool in request.tools]
         if all(shown is tool for shown, tool in zip(tools, request.tools, strict=True)):
             return request

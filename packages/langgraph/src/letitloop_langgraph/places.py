@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.errors import GraphBubbleUp
 
 from letitloop.codecs import default_codecs
-from letitloop.errors import CodecError, Halt, InvalidArgument, LogPoisoned
+from letitloop.errors import CodecError, Halt, InvalidArgument, LetItLoopError, LogPoisoned
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import ASYNC, step_kind
 from letitloop.runs.journal import Value
@@ -23,7 +23,7 @@ from letitloop.runs.records import ENDED, STEP_KINDS
 from letitloop.runs.run import Call, Run
 from letitloop.runs.scope import Scope, current, running_loop
 from letitloop.wal.lock import NOTE_SIZE
-from letitloop_langgraph.counters import watch
+from letitloop_langgraph.counters import INTERRUPT, watch
 from letitloop_langgraph.errors import bubbling, explained
 from letitloop_langgraph.journal import ThreadJournal
 from letitloop_langgraph.paths import name_of, path_of, where_in
@@ -76,7 +76,7 @@ class Place(Scope):
         self.needed = tuple(needed)
         self.hangs_on = hangs_on
         self.anchor = anchor
-        self.halted: Halt | CodecError | None = None
+        self.halted: Halt | LetItLoopError | None = None
         self.ready = not needed
         self.told = False
 
@@ -84,6 +84,12 @@ class Place(Scope):
     def live(self) -> bool:
         """Whether a task in it has not written anything yet."""
         return bool(self.tasks)
+
+    def halt(self, halted: Halt | LetItLoopError) -> None:
+        """Have nothing more executed in it, and nothing that it writes count, whoever swallows what was raised in it."""
+        if self.halted is None:
+            self.halted = halted
+            self.tasks.clear()  # the thread may be another process's
 
     def inner(self, name: str) -> Scope:
         """Reserve a scope inside this one."""
@@ -267,23 +273,38 @@ class ThreadRun(Run):
                 f"step {call.key.decode()!r} of thread {self.thread.id!r} is not recorded: {halted}", path=halted.path
             )
         halted = bubbling(explained(halted))
-        if place is not None and place.halted is None:
-            place.halted = halted
-            place.tasks.clear()  # nothing more is executed in it, and the thread may be another process's
+        if place is not None:
+            place.halt(halted)
         return halted
 
     def halt(self, halted: Halt) -> None:
         """A Halt was met in another thread: it is its caller's."""
 
     def _policy_for(self, call: Call) -> str:
-        # the graph began again from other inputs: its structure is a place, and no promise that the same is asked there
-        return "rerun" if call.key.startswith(_STRUCTURE.encode()) else super()._policy_for(call)
+        if call.key.startswith(_STRUCTURE.encode()):
+            # the graph began again from other inputs: its structure is a place, and no promise that the same is asked there
+            return "rerun"
+        policy = super()._policy_for(call)
+        return "raise" if policy == "rerun" and self._was_answered(call) else policy
+
+    def _was_answered(self, call: Call) -> bool:
+        """Tell whether a human answered a call, or one that its task has on record after it: no other question gets that answer."""
+        place = place_of(call.scope)
+        numbers = [self.thread.index.numbers.of(task) for task in (place.tasks if place else ())]
+        asked = [(*one.around, key)[0] for of in numbers for key, each in of.items() for one in each if one.counter == INTERRUPT]
+        return any(key in self.journal.index for key in asked)
 
     def _ways_on(self, step: str, effects: list[str]) -> str:
         done = f" (effects that have happened, {', '.join(effects)}, do not happen again)" if effects else ""
+        anew = (
+            "is refused, since it would take those back"
+            if effects
+            else "makes it anew, unless a human's answer would be taken back"
+        )
         return (
             "Ask what was asked before; or call app.update_state(config, None): that stores a checkpoint of its own, from which "
-            f"the waiting tasks run anew with the new inputs, their steps too{done}."
+            f"the waiting tasks run anew with the new inputs, their steps too{done}. Of a model or tool call, on_change='reuse' of "
+            f"DurableMiddleware or durable_tool_call hands the recorded answer on, and on_change='rerun' {anew}."
         )
 
 

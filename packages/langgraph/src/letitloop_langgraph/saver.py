@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
 from letitloop.errors import InvalidArgument, LogLocked, LogPoisoned
 from letitloop.store.directory import resolve_store
 from letitloop_langgraph.answers import without_fetched
-from letitloop_langgraph.breakpoints import calling_loop, hold
+from letitloop_langgraph.breakpoints import calling_loop, hold, told
 from letitloop_langgraph.compaction import drop, keep_latest, over_limit, shrink
 from letitloop_langgraph.config import check_inputs
 from letitloop_langgraph.history import begun, delta_history, needed_ancestors, newest_of_run
@@ -198,8 +198,9 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
         append: Any,
     ) -> Any:
-        merged = get_checkpoint_metadata(config, metadata)
-        return thread.put(self.serde, ns, get_checkpoint_id(config), checkpoint, merged, new_versions, append)
+        parent, merged = get_checkpoint_id(config), get_checkpoint_metadata(config, metadata)
+        more = told(calling_loop(), thread, self.serde, ns, parent) if metadata.get("source") == "loop" else {}
+        return thread.put(self.serde, ns, parent, checkpoint, {**merged, **more}, new_versions, append)
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Store what a task wrote; when this returns, it is on disk. Errors are those of :meth:`put`."""
