@@ -307,6 +307,18 @@ def test_a_crew_that_is_not_wrapped_makes_no_effect_raw(handlers, tmp_path):
         handlers(tools={"pay": effect(key="pay/{number}", provider=bank)}).wrap_flow(Pays()).kickoff()
 
 
+def test_a_crew_that_is_not_recorded_is_told_once(handlers, caplog):
+    class Asks(Quiet):
+        @start()
+        def run(self):
+            for _ in range(2):
+                one = agent(lambda *_: final("x"))
+                Crew(agents=[one], tasks=[Task(description="d", expected_output="x", agent=one)]).kickoff()
+
+    handlers().wrap_flow(Asks()).kickoff()
+    assert sum("calls are made again" in record.message for record in caplog.records) == 1
+
+
 def test_an_agent_in_a_tool_of_a_crew_is_a_part_of_the_call_but_for_effects(lives, tmp_path):
     bank, said = Bank(tmp_path / "bank", "window"), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 
 import pytest
 
@@ -18,6 +19,7 @@ from crewai.tools import tool
 from pydantic import BaseModel, PrivateAttr
 
 from letitloop.adapters.crewai import CrewAIDurabilityHandler, LetItLoopFlowPersistence
+from letitloop_crewai import growth
 from letitloop_crewai.growth import difference, patched
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -184,6 +186,17 @@ def test_bytes_are_put_together_again():
     old = rng.randbytes(5000)
     new = old[:1000] + b"x" + old[1002:3000] + b"more" * 5 + old[3000:] + b"end"
     assert sum(len(one) for one in difference(old, new) if isinstance(one, bytes)) < 60
+
+
+def test_a_state_that_changed_everywhere_is_recorded_as_a_whole():
+    """Finding each of its parts would take longer than writing them: what is looked at has a bound."""
+    old = b"".join(
+        b'{"id": %d, "seen": %d, "of": "%s"}, ' % (i, i, random.Random(i).randbytes(40).hex().encode()) for i in range(20_000)
+    )
+    new = re.sub(rb'"seen": (\d+)', lambda found: b'"seen": %d' % (int(found[1]) + 1), old)
+    assert difference(old, old + new) is not None
+    pieces = difference(old, new)
+    assert pieces is None or len(pieces) < 2 * growth._PATIENCE / growth._FOUND
 
 
 # --- crews that methods make -------------------------------------------------------------------------------------------------

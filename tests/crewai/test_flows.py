@@ -13,6 +13,7 @@ from tests.crewai.scripted import Scripted, final, text_of  # sets the environme
 # isort: split
 from crewai import Agent, Crew, Task
 from crewai.flow import and_, human_feedback, listen, router, start
+from crewai.types.usage_metrics import UsageMetrics
 
 from letitloop import StepChanged, step
 from letitloop.adapters.crewai import wrap_crew, wrap_flow
@@ -186,8 +187,26 @@ def test_feedback_through_a_provider_is_not_asked_for_again(handlers, later):
     with pytest.raises(Died):
         handlers().wrap_flow(Drafts()).kickoff()
     down.clear()
-    assert handlers().wrap_flow(Drafts()).kickoff() == ("draft", "yes")
+    told = []
+    for _ in range(2):
+        flow = handlers().wrap_flow(Drafts())
+        assert flow.kickoff() == ("draft", "yes")
+        told.append((flow.human_feedback_history, flow.last_human_feedback))
     assert asked == ["is it good?"]
+    assert told[0] == told[1]
+    assert told[0][1].feedback == "yes"
+
+
+def test_a_flow_that_has_ended_tells_what_it_used(handlers):
+    class Using(Quiet):
+        @start()
+        def run(self):
+            self._aggregated_usage_metrics.add_usage_metrics(UsageMetrics(total_tokens=7, successful_requests=1))
+
+    for _ in range(2):
+        flow = handlers().wrap_flow(Using())
+        flow.kickoff()
+        assert flow.usage_metrics.total_tokens == 7
 
 
 def test_wrapping_is_taken_back(handlers, tmp_path):

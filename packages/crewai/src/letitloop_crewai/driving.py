@@ -69,6 +69,7 @@ class Shared:
         on_change: what is done about changed tasks.
         driving: how many kickoffs are under way.
         names: the names of the policies, held against those of the tools.
+        unwrapped: the crews that were found to be kicked off without being wrapped.
     """
 
     session: Session
@@ -76,6 +77,7 @@ class Shared:
     on_change: str
     driving: int = 0
     names: Names = field(default_factory=Names)
+    unwrapped: set[str] = field(default_factory=set[str])
 
     def root(self) -> Scope:
         """Return the session's scope; a log in which something had to stop is opened anew, as that may be settled by now."""

@@ -139,6 +139,7 @@ class WrappedFlow:
                 recorded = ended.answer()
                 states.restore(flow, recorded["state"], scope.run.codecs)
                 flow._method_outputs[:] = recorded["outputs"]
+                _restore_told(flow, recorded.get("told", {}))
                 return recorded["result"]
         try:
             async with self._turning(scope):
@@ -157,7 +158,8 @@ class WrappedFlow:
         with drive.watched():
             try:
                 state = states.snapshot(flow, scope.run.codecs)
-                ended.record({"result": result, "outputs": list(flow._method_outputs), "state": state}, wait=False)
+                outputs = list(flow._method_outputs)
+                ended.record({"result": result, "outputs": outputs, "state": state, "told": _told(flow)}, wait=False)
             except UNRECORDABLE:  # of what CrewAI or a hook makes of the methods' results
                 ended.abandon()
                 tell(f"the result of {self.flow.name or type(flow).__name__} of run {scope.run.id} cannot be recorded as a whole")
@@ -367,6 +369,26 @@ _turns: ContextVar[Turns | None] = ContextVar("letitloop_crewai_turns", default=
 def _title(key: bytes) -> str:
     """Return how a method is called in what is told."""
     return repr(key.rpartition(b"/")[2].decode("utf-8", "replace").removeprefix("method "))
+
+
+_TOLD = ("human_feedback_history", "last_human_feedback", "_input_history")
+"""What a flow tells its caller besides its result and state: what humans said. Early versions of 1.15 lack some of it."""
+
+
+def _told(flow: Any) -> dict[str, Any]:
+    """Return what a flow that has ended tells."""
+    found = {name: getattr(flow, name) for name in _TOLD if hasattr(flow, name)}
+    usage = getattr(flow, "usage_metrics", None)
+    return found if usage is None else {**found, "usage": usage.model_dump()}
+
+
+def _restore_told(flow: Any, told: dict[str, Any]) -> None:
+    """Let a flow tell what it told when it ended."""
+    for name in _TOLD:
+        if name in told:
+            setattr(flow, name, told[name])
+    if "usage" in told:
+        flow._aggregated_usage_metrics = type(flow._aggregated_usage_metrics)(**told["usage"])
 
 
 async def _called(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -19,8 +19,10 @@ __all__ = ["Growing", "difference", "patched"]
 
 _BLOCK = 48
 """How many bytes have to be the same for a reference to be worth it."""
-_PATIENCE = 1 << 16
-"""After how many bytes that are nowhere in the earlier state most of what follows is taken for new."""
+_PATIENCE = 1 << 17
+"""How much is looked at before all that follows is taken for new: a state that changed everywhere is not worth more time."""
+_FOUND = 32
+"""How much of that a part costs that was found."""
 _WHOLE, _OVER = "whole", "over"
 
 
@@ -127,12 +129,12 @@ def _found(old: bytes, first: int, last: int, new: bytes, at: int, upto: int) ->
     for place in range(first, last - _BLOCK + 1, _BLOCK):
         blocks.setdefault(old[place : place + _BLOCK], place)
     pieces: list[Any] = []
-    fresh, missed = at, 0
-    while blocks and at + _BLOCK <= upto:
+    fresh, patience = at, _PATIENCE
+    while blocks and at + _BLOCK <= upto and patience > 0:
         place = blocks.get(new[at : at + _BLOCK], -1)
         if place < 0:
-            missed += 1
-            at += 1 if missed < _PATIENCE else _BLOCK
+            patience -= 1
+            at += 1
             continue
         back = _alike_before(old[max(0, place - _BLOCK) : place], new[max(fresh, at - _BLOCK) : at])
         if fresh < at - back:
@@ -140,7 +142,7 @@ def _found(old: bytes, first: int, last: int, new: bytes, at: int, upto: int) ->
         length = min(_BLOCK + _alike(old, place + _BLOCK, new, at + _BLOCK), upto - at)
         pieces.append([place - back, back + length])
         at = fresh = at + length
-        missed = 0
+        patience -= _FOUND
     if fresh < upto:
         pieces.append(new[fresh:upto])
     return pieces

@@ -20,6 +20,7 @@ from letitloop_crewai.driving import current_frame, frame_around
 from letitloop_crewai.models import Meter, meter_of, wrap_model
 from letitloop_crewai.names import Names
 from letitloop_crewai.tasks import wrap_task
+from letitloop_crewai.telling import tell
 from letitloop_crewai.tools import hide_trusted, wrap_tool
 
 if TYPE_CHECKING:
@@ -217,6 +218,8 @@ def _guarded(stock: Callable[..., Any]) -> Callable[..., Any]:
             tools = [tool for one in (*crew.agents, *crew.tasks) for tool in one.tools or ()]
             with frame.drive.watched():
                 _check_guarded(crew, unguarded(tools, frame.drive.shared.policies))
+            if current_frame() is not None:  # what a recorded call kicks off is a part of that
+                _tell_unrecorded(crew, frame.drive.shared.unwrapped)
         return stock(crew, *args, **kwargs)  # a coroutine of the async one
 
     return execute_tasks
@@ -229,6 +232,18 @@ def _check_guarded(crew: Any, names: list[str]) -> None:
             f"it would be recorded, and the effect that tools= has for {', '.join(map(repr, names))} would not hold for it. "
             "No task of it was executed. Wrap it first: handler.wrap_crew(crew)."
         )
+
+
+def _tell_unrecorded(crew: Any, told: set[str]) -> None:
+    if crew.name in told:
+        return
+    told.add(crew.name)
+    tell(
+        f"crew {crew.name!r} is kicked off inside the kickoff of a wrapped crew or flow and is not wrapped itself: if the program "
+        "dies before that part of it is finished, the crew's model and tool calls are made again. Wrap it first: "
+        "handler.wrap_crew(crew)",
+        loud=True,
+    )
 
 
 def _make_stock(one: Any) -> None:
