@@ -17,8 +17,10 @@ from letitloop.cli.doctor_checks import mount_of
 from tests.cli.ledgers import at_work, elsewhere, killed, ledger_file, read_only
 from tests.cli.shop import NS, act
 from tests.cli.stores import data, lil
+from tests.runs.helpers import kill
+from tests.runs.helpers import killed as killed_in
 
-CHECKS = "store|file system|writable|free space|ledger|age|owners|outcomes|approvals|anomalies|clock|logs".split("|")
+CHECKS = "store|file system|writable|free space|ledger|age|owners|outcomes|markers|approvals|anomalies|clock|logs".split("|")
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,28 @@ def test_what_waits_for_somebody_is_listed_and_is_not_bad():
     assert f"{NS} lost: open: the provider raised TimeoutError: no reply in 30 s, " in said
     assert f"{NS} large: waits for an approval, " in said
     assert said.endswith("\ngood; 3 to look at\n")
+
+
+def test_markers_that_were_left_open_are_listed():
+    def mark(name, *, dies=False):
+        with atomic_marker(name, namespace="mails") as marker:
+            if dies:
+                kill()
+            if name == "fails":
+                raise ValueError("no")
+            marker.record(1)
+
+    mark("done")
+    killed_in(lambda: mark("dies", dies=True))
+    with pytest.raises(ValueError, match="no"):
+        mark("fails")
+    found = finding("markers")
+    assert (found["verdict"], [one["name"] for one in found["items"]]) == ("warn", ["dies", "fails"])
+    said = lil("doctor")
+    assert "dies of marker/mails: pid " in said
+    assert "fails of marker/mails: left by ValueError: no" in said
+    with atomic_marker("live", namespace="mails"):
+        assert len(finding("markers")["items"]) == 2  # this process is inside that one
 
 
 def test_an_anomaly_is_bad_and_each_is_listed(monkeypatch):

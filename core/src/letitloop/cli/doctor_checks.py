@@ -14,7 +14,7 @@ from letitloop.effects.owners import is_alive
 from letitloop.effects.reading import events_in, owner_locks, owners_folder, read, rows_in
 from letitloop.errors import StoreError
 from letitloop.runs.opening import ROOM
-from letitloop.wal.files import default_fs
+from letitloop.wal.files import default_fs, process_alive
 
 if TYPE_CHECKING:
     import sqlite3
@@ -159,6 +159,7 @@ class _Facts:
 
     uuid: str
     rows: list[Row]
+    markers: list[tuple[Any, ...]]
     anomalies: list[Recorded]
     newest: int
     newest_at: float
@@ -177,6 +178,9 @@ def _facts(connection: sqlite3.Connection) -> _Facts:
     return _Facts(
         uuid=one("select v from meta where k='ledger_uuid'") or "",
         rows=rows,
+        markers=connection.execute(
+            "select namespace, name, attempts, owner, started, error from marker where state='STARTED' order by started"
+        ).fetchall(),
         anomalies=events_in(connection, kind="anomaly"),
         newest=one("select max(seq) from event") or 0,
         newest_at=one("select max(at) from event") or 0.0,
@@ -208,6 +212,7 @@ def check_ledger(place: LedgerAt, *, fix: bool) -> Iterator[Finding]:
     yield _check_age(place, found)
     yield _check_owners(place, fix=fix)
     yield _check_open(place, found.rows)
+    yield _check_markers(found.markers)
     yield _check_approvals(place, found.rows)
     yield _check_anomalies(place, found.anomalies)
     yield _check_clock(found)
@@ -277,6 +282,30 @@ def _check_open(place: LedgerAt, rows: list[Row]) -> Finding:
         return Finding("outcomes", OK, "none is unknown")
     said = f"{count(len(found), 'intent')} may or may not have happened"
     return Finding("outcomes", WARN, said, "lil ledger reconcile or resolve them", [_item(place, row) for row in found])
+
+
+def _check_markers(rows: list[tuple[Any, ...]]) -> Finding:
+    items: list[tuple[str, dict[str, Any]]] = []
+    for namespace, name, attempts, owner, started, error in rows:
+        pid = str(owner).rpartition(" ")[2]
+        if not error and pid.isdigit() and process_alive(int(pid)):
+            continue  # inside its block
+        left = plain(f"left by {error}" if error else f"{owner} died inside its block")
+        about = {
+            "namespace": namespace,
+            "name": name,
+            "attempts": attempts,
+            "owner": owner,
+            "started": iso(started),
+            "error": error,
+        }
+        items.append((f"{plain(name)} of {plain(namespace)}: {left}, {ago(started)}", about))
+    if not items:
+        return Finding("markers", OK, "none is open")
+    said = f"{count(len(items), 'marker')} whose action may or may not have happened"
+    return Finding(
+        "markers", WARN, said, "find out at the provider; the next run that comes there is told (marker.uncertain)", items
+    )
 
 
 def _check_approvals(place: LedgerAt, rows: list[Row]) -> Finding:
