@@ -32,7 +32,6 @@ class Order:
         ({"args": {"order": Order(2), "table": pandas.DataFrame({"n": [1, 2]})}}, "additional_args"),
         ({"args": {"order": Order(1), "table": pandas.DataFrame({"n": [1, 3]})}}, "additional_args"),
         ({"images": [image("blue")]}, "images"),
-        ({"max_steps": 3}, "max_steps"),
     ],
 )
 def test_what_changed_is_named(next_life, change, named):
@@ -52,7 +51,6 @@ def test_what_changed_is_named(next_life, change, named):
             given.get("task", "go"),
             additional_args=args,
             images=given.get("images", [image("red")]),
-            max_steps=given.get("max_steps"),
         )
         next_life()
         return model

@@ -6,9 +6,9 @@ import pytest
 from smolagents import CodeAgent
 from smolagents.agents import RunResult
 from smolagents.memory import ActionStep
-from smolagents.utils import AgentGenerationError
+from smolagents.utils import AgentGenerationError, AgentMaxStepsError
 
-from letitloop import InvalidArgument, durable, step
+from letitloop import InvalidArgument, StepChanged, durable, effect, step
 from letitloop.adapters.smolagents import SmolagentsWALCallback
 from tests.smolagents.conftest import Died
 from tests.smolagents.helpers import QUIET, DyingOnce, calling_agent, code_agent
@@ -197,3 +197,114 @@ def test_planning_is_recorded(next_life):
         assert agent.run("go") == 1
         assert len(model.asked) == asked
         next_life()
+
+
+HANDED = {
+    "plain": ({}, {}),
+    "full, by argument": ({}, {"return_full_result": True}),
+    "full, by the agent": ({"return_full_result": True}, {}),
+    "not full, by argument": ({"return_full_result": True}, {"return_full_result": False}),
+    "streamed": ({}, {"stream": True}),
+    "streamed, full": ({"return_full_result": True}, {"stream": True}),
+}
+
+
+@pytest.mark.parametrize("later", HANDED)
+@pytest.mark.parametrize("first", HANDED)
+def test_a_recorded_result_is_handed_over_as_it_is_wanted_now(next_life, first, later):
+    for how in (first, later):
+        options, arguments = HANDED[how]
+        agent, model = code_agent(["x = probe(what=1)", "final_answer(x)"], [Probe()], **options)
+        result = agent.run("go", **arguments)
+        if "stream" in arguments:
+            result = list(result)[-1].output
+        assert isinstance(result, RunResult) == (how.startswith("full"))
+        assert getattr(result, "output", result) == "<1>"
+        next_life()
+    assert model.asked == []
+
+
+def by_argument(number):
+    return {}, {"max_steps": number}
+
+
+def by_the_agent(number):
+    return {"max_steps": number}, {}
+
+
+def streamed(number):
+    return {"max_steps": number}, {"stream": True}
+
+
+def planned(number):
+    return {"max_steps": number, "planning_interval": 2}, {}
+
+
+@pytest.mark.parametrize("said", [by_argument, by_the_agent, streamed, planned])
+def test_a_run_that_was_out_of_steps_goes_on_with_more_of_them(next_life, caplog, said):
+    steps = ["x = [probe(what=1)]", "x.append(probe(what=2))", "x.append(probe(what=3))", "final_answer(x)"]
+    asked, found = [], []
+    for number in (2, 2, 3, 9, 9):
+        options, arguments = said(number)
+        probe = Probe()
+        agent, model = code_agent(steps, [probe], **options)
+        result = agent.run("go", **arguments)
+        found.append(list(result)[-1].output if "stream" in arguments else result)
+        asked.append((len(model.asked), probe.seen))
+        next_life()
+    plans = [1, 0, 1, 0, 0] if said is planned else [0] * 5
+    assert asked == [
+        (n + plan, seen) for (n, seen), plan in zip([(3, [1, 2]), (0, []), (2, [3]), (1, []), (0, [])], plans, strict=True)
+    ]
+    assert found[0] == found[1] == code(steps[2])  # what the model said when it was asked for a last answer
+    assert found[3:] == [["<1>", "<2>", "<3>"]] * 2
+    assert len([one for one in caplog.messages if "goes on there" in one]) == 2
+
+
+@pytest.mark.parametrize("kind", ["a managed agent's", "with an effect at its end"])
+def test_a_run_that_was_out_of_steps_and_cannot_go_on_is_told(next_life, kind):
+    steps, sent = ["x = 1", "x = 2", "final_answer(x)"], []
+    managed = kind.startswith("a")
+
+    @effect(key="ended/{number}")
+    def send(number):
+        sent.append(number)
+
+    def tell(step, agent):
+        if isinstance(step.error, AgentMaxStepsError):
+            send(step.step_number)
+
+    for number in (2, 2, 3):
+        if managed:
+            member = CodeAgent(
+                tools=[], model=Script([code(one) for one in steps]), name="helper", description="helps", max_steps=number, **QUIET
+            )
+            agent, _ = calling_agent(
+                [calls(("1", "helper", {"task": "go"})), calls(("2", "final_answer", {"answer": "x"}))], managed_agents=[member]
+            )
+        else:
+            agent, _ = code_agent(steps, callbacks=[tell], max_steps=number)
+        if number == 2:
+            agent.run("go")
+        else:
+            with pytest.raises(StepChanged):
+                agent.run("go")
+            assert agent.model.asked == []
+        next_life()
+    assert sent == ([] if managed else [3])
+    assert not managed or member.model.asked == []
+
+
+def test_fewer_steps_than_a_run_had_are_told(next_life):
+    steps = ["x = 1", "x = 2", "final_answer(x)"]
+    agent, _ = code_agent(steps)
+    assert agent.run("go") == 2
+    next_life()
+    agent, model = code_agent(steps)
+    with pytest.raises(StepChanged):
+        agent.run("go", max_steps=2)
+    assert model.asked == []
+    next_life()
+    agent, model = code_agent(steps)
+    assert agent.run("go", max_steps=3) == 2
+    assert model.asked == []

@@ -8,7 +8,7 @@ import pytest
 from smolagents import Tool, local_python_executor, tool
 from smolagents.memory import ActionStep
 
-from letitloop import Trusted, UnknownOutcome, effect, effect_context, step
+from letitloop import InvalidArgument, Trusted, UnknownOutcome, effect, effect_context, step
 from tests.smolagents.conftest import Died
 from tests.smolagents.helpers import DyingOnce, calling_agent, code_agent
 from tests.smolagents.scripted import Probe, calls, image
@@ -79,6 +79,67 @@ def test_trusted_parameters_are_hidden_from_the_model(next_life, make):
         next_life()
     assert SENT == [("ada", "spring")]
     assert "campaign" in mail.inputs
+
+
+class Remote(Tool):
+    """As the tools of an MCP server, of LangChain or of a Space are: what their parameters are called the inputs say alone."""
+
+    name = "pay"
+    description = "Pays somebody."
+    inputs = {  # noqa: RUF012 - as smolagents wants it
+        "to": {"type": "string", "description": "whom"},
+        "cents": {"type": "integer", "description": "how much"},
+        "note": {"type": "string", "description": "what for", "nullable": True},
+    }
+    output_type = "string"
+    skip_forward_signature_validation = True
+
+    def forward(self, *args, **kwargs):
+        if args:
+            raise ValueError("a server is told by name")
+        SENT.append(kwargs)
+        return "paid"
+
+
+class Half(Remote):
+    def forward(self, to, **kwargs):
+        return super().forward(to=to, **kwargs)
+
+
+@pytest.mark.parametrize("make", [Remote, Half])
+@pytest.mark.parametrize("policy", ["record", "effect"])
+def test_a_tool_that_takes_what_it_is_given_unnamed(next_life, make, policy):
+    SENT.clear()
+    policies = {"pay": effect(key="pay/{to}") if policy == "effect" else policy}
+    switch = {"on": True}
+    for dies in (True, False):
+        switch["on"] = dies
+        agent, _ = code_agent(
+            ["x = pay(to='ada', cents=3)", "die(what=1)\nfinal_answer(x)"], [make(), DyingOnce(switch)], policies=policies
+        )
+        caller, _ = calling_agent(
+            [calls(("1", "pay", {"to": "bob", "cents": 4, "note": "tea"})), calls(("2", "final_answer", {"answer": "x"}))],
+            [make()],
+            policies=policies,
+            session="caller",
+        )
+        if dies:
+            with pytest.raises(Died):
+                agent.run("go")
+        else:
+            assert agent.run("go") == "paid"
+        caller.run("go")
+        assert caller.memory.steps[1].observations == "paid"
+        next_life()
+    assert SENT == [{"to": "ada", "cents": 3}, {"to": "bob", "cents": 4, "note": "tea"}]
+
+
+def test_an_effect_of_a_tool_whose_inputs_are_no_names_is_refused():
+    tool = Remote()
+    tool.inputs = {"from": {"type": "string", "description": "who"}}
+    agent, _ = code_agent(["final_answer(1)"], [tool], policies={"pay": effect(key="pay/{from}")})
+    with pytest.raises(InvalidArgument, match="by name"):
+        agent.run("go")
 
 
 def test_a_failure_of_a_class_that_is_gone_says_what_it_said(next_life):

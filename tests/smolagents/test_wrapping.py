@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 
 import pytest
-from smolagents import CodeAgent, LocalPythonExecutor, tool
+from smolagents import CodeAgent, LocalPythonExecutor, ToolCallingAgent, tool
 from smolagents.agents import MultiStepAgent
+from smolagents.memory import AgentMemory
 
 from letitloop import InvalidArgument, effect
 from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent, restore_agent_memory, unwrap
@@ -311,3 +313,81 @@ def test_a_name_for_the_agent_in_the_log(next_life):
     next_life()
     callback = SmolagentsWALCallback(session_id="agent")
     assert b"run analyst/model" in callback.session.root().run.journal.results(100)
+
+
+class Copied(CodeAgent):
+    def __copy__(self):
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__)
+        return made
+
+
+class Slim(CodeAgent):
+    def __getstate__(self):
+        return {name: one for name, one in self.__dict__.items() if name != "note"}
+
+
+def traced(agent):
+    stock = agent.run
+    agent.run = lambda *args, **kwargs: ["traced", stock(*args, **kwargs)]
+
+
+@pytest.mark.parametrize("when", ["before a run", "after a run", "by a callback"])
+@pytest.mark.parametrize("way", ["callback", "bound"])
+@pytest.mark.parametrize("cls", [CodeAgent, ToolCallingAgent, Slim, Copied])
+def test_a_copy_runs_itself(next_life, cls, way, when):
+    def answers(what):
+        if cls is ToolCallingAgent:
+            return [calls(("1", "probe", {"what": what})), calls(("2", "final_answer", {"answer": what}))]
+        return [code(f"probe(what={what!r})"), code(f"final_answer({what!r})")]
+
+    def copied(one):
+        made = copy.copy(one)
+        made.model, made.memory = Script(answers("copy")), AgentMemory("s")
+        copies.append(made)
+
+    def watch(step, agent):
+        if when == "by a callback" and agent is original and not copies:
+            copied(agent)
+
+    for life in range(2):
+        copies = []
+        probe = Probe()
+        callback = SmolagentsWALCallback(session_id="copies")
+        original = cls(
+            tools=[probe],
+            model=Script(answers("original")),
+            step_callbacks=[watch, callback] if way == "callback" else [watch],
+            final_answer_checks=[lambda answer, memory, agent: True],
+            **QUIET,
+        )
+        model = original.model
+        if way == "bound":
+            durable_agent(original, session_id="copies")
+        if when == "before a run":
+            copied(original)
+        assert original.run("go") == "original"
+        if when == "after a run":
+            copied(original)
+        made = copies[0]
+        assert isinstance(made.model, Script)
+        assert made.run("go") == "copy"
+        assert len(made.memory.steps) == 3
+        assert len(original.memory.steps) == 3
+        # the copy of an agent with the callback has the callback, and so is durable itself
+        again = way == "bound" or not life
+        assert probe.seen == [*(["original"] if not life else []), *(["copy"] if again else [])]
+        assert len(model.asked) == (0 if life else 2)
+        assert original.run("go") == "original"
+        made = copy.copy(original)
+        assert unwrap(made) is made
+        next_life()
+
+
+def test_a_copy_keeps_what_the_program_put_into_the_agent():
+    agent = CodeAgent(tools=[], model=Script([code("final_answer(1)")]), **QUIET)
+    traced(agent)
+    durable_agent(agent, session_id="traced")
+    assert copy.copy(agent).run("go") == ["traced", 1]
+    other = durable_agent(copy.copy(agent), session_id="the copy")
+    assert other.run("go") == ["traced", 1]

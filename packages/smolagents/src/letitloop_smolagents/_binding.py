@@ -20,6 +20,7 @@ import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import is_
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs import default_codecs
@@ -27,20 +28,20 @@ from letitloop.codecs.ext import class_of
 from letitloop.errors import InvalidArgument, StepChanged
 from letitloop.integration.leaves import leaf
 from letitloop.integration.open_leaves import OpenLeaf
-from letitloop.integration.patching import Patches
+from letitloop.integration.patching import _MARK, Patches
 from letitloop.integration.sessions import entered
 from letitloop.runs.identity import base_of
 from letitloop.runs.scope import restore
 from letitloop_smolagents._answers import Answer, place_of_call, wait_for_like_calls
 from letitloop_smolagents._checks import recorded_checks
 from letitloop_smolagents._claims import Claim
-from letitloop_smolagents._driving import Nested, Outermost, Start, asked
+from letitloop_smolagents._driving import Nested, Outermost, Start, asked, given_to
 from letitloop_smolagents._ends import Ends
 from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
 from letitloop_smolagents._framework import agents, memory, utils
 from letitloop_smolagents._framework import tools as framework_tools
 from letitloop_smolagents._model import DurableModel, model_for
-from letitloop_smolagents._stop import Stop, running
+from letitloop_smolagents._stop import Stop, executed_again, running
 from letitloop_smolagents._tools import Member, same_policies, same_policy, stock_of, tool_for
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ class Binding:
         parent: the place of the managed agent's call in the run of the agent that called it, and that agent's binding.
         context: the context of the thread that drives the agent, for tools that its code calls on another one.
         home: that thread.
-        closed: finished code is being executed again: no tool may be called that it did not call.
         at_class: the agent was bound by the class's wrapper, which drives its runs: a ``run`` of its own class stays around that.
         turns: how often the model was asked in the run under way.
         ends: how the run under way ended before, where no call of it tells; None between runs.
@@ -93,7 +93,6 @@ class Binding:
         self.parent: tuple[Scope, Binding] | None = None
         self.context: Context | None = None
         self.home = 0
-        self.closed = False
         self.at_class = False
         self.turns = 0
         self.ends: Ends | None = None
@@ -116,12 +115,15 @@ class Binding:
         if not self.at_class:
             self._patches.replace(agent, "run", self._make_run)
         self._patches.replace(agent, "_run_stream", self._make_run_stream)
-        for name in ("_step_stream", "_generate_planning_step", "provide_final_answer"):
-            self._patches.replace(agent, name, self._make_bound)
+        for name in ("_step_stream", "_generate_planning_step"):
+            self._patches.replace(agent, name, self._make_step)
+        self._patches.replace(agent, "_handle_max_steps_reached", self._make_out_of_steps)
         self._patches.replace(agent, "_validate_final_answer", functools.partial(recorded_checks, self))
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
         if class_of(agent).write_memory_to_messages is agents.MultiStepAgent.write_memory_to_messages:
             self._patches.replace(agent, "write_memory_to_messages", self._make_write)
+        if "__getstate__" not in agent.__dict__:
+            self._patches.add(agent, "__getstate__", self._stock_state)
         if isinstance(agent, agents.ToolCallingAgent):
             self._patches.replace(agent, "process_tool_calls", self._make_process)
             self._patches.replace(agent, "execute_tool_call", self._make_execute)
@@ -185,12 +187,35 @@ class Binding:
             if inner is not None and inner.durability is self.durability:
                 inner.unbind()
 
+    def _stock_state(self) -> Any:
+        """Return what a copy of the agent is made of, or is pickled of it: a stock agent, for the seams are those of this one."""
+        agent, cls = self.agent, class_of(self.agent)
+        state: Any = cls.__getstate__(agent) if hasattr(cls, "__getstate__") else agent.__dict__  # every class has it from 3.11 on
+        if not isinstance(state, dict):
+            return state
+        made: dict[str, Any] = {name: one for name, one in state.items() if name not in (_ATTRIBUTE, "__getstate__")}
+        for name, one in list(made.items()):
+            if class_of(one) is FunctionType and hasattr(one, _MARK):
+                made[name] = getattr(one, _MARK)
+                if hasattr(cls, name) and made[name] == getattr(cls, name).__get__(agent):
+                    del made[name]
+        for name in {"model", "python_executor"} & made.keys():
+            made[name] = _inner(made[name])
+        if "tools" in made:
+            made["tools"] = {name: stock_of(tool) for name, tool in made["tools"].items()}
+        return made
+
     # --- what the seams ask --------------------------------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
         """The name of the run in its store."""
         return "" if self.scope is None else self.scope.run.id
+
+    @property
+    def who(self) -> str:
+        """The agent, as an error calls it."""
+        return f"agent {self.agent.name or class_of(self.agent).__name__!r}"
 
     def next_turn(self) -> None:
         """The model is asked again: what its answer calls lies in a scope of its own."""
@@ -212,6 +237,11 @@ class Binding:
             return work()
         return self.context.copy().run(work)
 
+    def goes_live(self, what: str) -> None:
+        """Something is about to be done that the log does not know; errors are those of :meth:`check_closed`."""
+        self.check_closed(what)
+        self.went_live()
+
     def went_live(self) -> None:
         """Something is done that the log does not know."""
         self._live = True
@@ -220,21 +250,27 @@ class Binding:
             self.parent[1].went_live()
 
     def check_closed(self, what: str) -> None:
-        """Refuse a call that finished code did not make.
+        """Refuse what finished code did not ask for: the code itself, an agent that it called, or one that a tool of it runs.
 
         Raises:
             StepChanged: it is being executed again.
         """
-        if self.closed:
-            raise self.halted(
-                StepChanged(
-                    f"finished code of run {self.run_id} had to be executed again to make its variables, and calls {what} "
-                    "otherwise than it did: it depends on the time, or on what is not recorded. The tool was not called, and every "
-                    "record is kept.",
-                    run_id=self.run_id,
-                    step=f"{self.place().prefix.decode('utf-8', 'replace')}{what}",
-                )
+        code = executed_again.get()
+        if code is None:
+            return
+        assert code.scope is not None
+        if code is not self and code.scope.run._on_change == "rerun":
+            return  # what an agent that it called is asked otherwise now is done anew, and what follows in that agent
+        raise code.halted(
+            StepChanged(
+                f"finished code of run {code.run_id} had to be executed again to make its variables, and calls {what} "
+                "otherwise than it did: it depends on the time, or on what is not recorded. Nothing of that was done, and every "
+                "record is kept. Let code take the time from a tool, whose answers are recorded; to begin anew, start a new "
+                "session.",
+                run_id=code.run_id,
+                step=f"{code.place().prefix.decode('utf-8', 'replace')}{what}",
             )
+        )
 
     def halted(self, halt: Any) -> Any:
         """Remember a condition that must reach the caller, and return it."""
@@ -361,18 +397,17 @@ class Binding:
 
     def claimed(self) -> AbstractContextManager[None]:
         """Be the only one who drives the agent; raises InvalidArgument if another one does."""
-        return self._claim.held(f"agent {self.agent.name or class_of(self.agent).__name__!r}", self.durability.session_id)
+        return self._claim.held(self.who, self.durability.session_id)
 
     def _drive(self, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.scope is not None and self._start is not None:  # steps that nobody read to their end
             self._start.given_up()
             self.end()
         self._bind_parts()
-        given = inspect.signature(stock).bind(*args, **kwargs)
-        given.apply_defaults()
-        words = asked(given.arguments)
+        given = given_to(stock, args, kwargs)
+        words = asked(given)
         start = self._start = Nested(self) if self.parent is not None else Outermost(self)
-        if given.arguments.get("stream"):
+        if given.get("stream") or inspect.isgeneratorfunction(stock):
             return start.stream(words, lambda: stock(*args, **kwargs))
         return start.whole(words, lambda: stock(*args, **kwargs))
 
@@ -389,7 +424,9 @@ class Binding:
         if start.known:
             start.answer()
         else:
-            start.record(words["task"] if isinstance(words["task"], str) else None, wait=False)
+            (self.parent[1] if self.parent is not None else self).check_closed(self.who)
+            task = words.get("task")
+            start.record(task if isinstance(task, str) else None, wait=False)
         self.scope = root.inner(name)
         self.ends = Ends(self.scope)
         self._turn, self.turns, self._finalized = None, 0, 0
@@ -447,13 +484,25 @@ class Binding:
 
         return run_stream
 
-    def _make_bound(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_step(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
-        def bound(*args: Any, **kwargs: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
             self._bind_again()
+            if self.ends is not None and self.parent is None and executed_again.get() is None:
+                self.ends.goes_on(self.turns, self.agent.step_number)
             return stock(*args, **kwargs)
 
-        return bound
+        return step
+
+    def _make_out_of_steps(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stock)
+        def out_of_steps(*args: Any, **kwargs: Any) -> Any:
+            self._bind_again()
+            if self.ends is not None and self.parent is None:
+                self.ends.ran_out(self.turns)
+            return stock(*args, **kwargs)
+
+        return out_of_steps
 
     def _bind_again(self) -> None:
         """In the middle of a run: what a callback, a tool or the reader of the steps has given the agent since is durable, too."""

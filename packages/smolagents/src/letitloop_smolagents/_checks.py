@@ -70,7 +70,7 @@ def _recorded(binding: Binding, check: Callable[..., Any]) -> Callable[..., Any]
         raised: list[Exception] = []
 
         def work() -> Any:
-            binding.went_live()
+            binding.goes_live(name)
             try:
                 return bool(check(answer, *args, **kwargs))
             except Exception as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from letitloop.runs.scope import Scope
     from letitloop_smolagents._binding import Binding
 
-__all__ = ["Nested", "Outermost", "Start", "asked"]
+__all__ = ["Nested", "Outermost", "Start", "asked", "given_to"]
+
+_WORDS = inspect.signature(agents.MultiStepAgent.run).parameters
+_NAMES = [name for name in _WORDS if name != "self"]
+_DEFAULTS = {name: one.default for name, one in _WORDS.items() if one.default is not one.empty}
+_UNNAMED = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+_NOT_ASKED = ("max_steps", "return_full_result")  # how far a run may go and how its result is handed over: each life says it anew
 
 
 class Start:
@@ -132,6 +139,7 @@ class Outermost(Start):
     def begin(self, words: dict[str, Any]) -> None:
         agent = self.binding.durability.agent_name or self.binding.agent.name
         name = f"run {agent}" if agent else "run"
+        words = {word: value for word, value in words.items() if word not in _NOT_ASKED}
         self._slot = self.binding.durability.next_run(name, words)
         try:
             known = self.binding.begin(self._slot.root, name, words, alone=self._slot.alone)
@@ -147,7 +155,7 @@ class Outermost(Start):
         result = OpenLeaf(scope, "result", {})
         if result.known:
             kept: dict[str, Any] = result.answer()
-            value = _given_back(kept["result"]) if "result" in kept else value
+            value = _handed_over(_given_back(kept["result"]), value) if "result" in kept else value
         else:
             try:
                 kept = {"result": _kept(value)}
@@ -187,8 +195,33 @@ def _inside(scope: Scope) -> Generator[None]:
         restore(running, token)
 
 
+def given_to(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run is given, by name. A ``run`` of the agent's own class may name it otherwise, or hand it on unnamed.
+
+    Args:
+        run: it, bound.
+        args: what it is given.
+        kwargs: the same.
+    """
+    signature = inspect.signature(run)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    words: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            names = [] if words else _NAMES
+            words.update({names[n] if n < len(names) else f"argument {n + 1}": one for n, one in enumerate(value)})
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            words.update(value)
+        else:
+            words[name] = value
+    unnamed = _UNNAMED & {one.kind for one in signature.parameters.values()}
+    return {**_DEFAULTS, **words} if unnamed else words
+
+
 def asked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run is asked, by name. How its result is handed over is no part of it."""
+    """Return what a run is asked, by name. Whether its steps are streamed is no part of it."""
     words = {name: identity(value) for name, value in arguments.items() if name not in ("self", "stream", "images")}
     words["images"] = [identity(image) for image in arguments.get("images") or ()]
     return words
@@ -199,6 +232,16 @@ def _kept(value: Any) -> Any:
     if isinstance(value, agents.RunResult):
         return {"full": {name: _kept(one) if name == "output" else portable(one) for name, one in value.__dict__.items()}}
     return {"plain": portable(value.to_raw() if isinstance(value, types.AgentType) else value)}
+
+
+def _handed_over(recorded: Any, made: Any) -> Any:
+    """Return a recorded result in the way in which this life wants it: as it has just made it again."""
+    if isinstance(recorded, agents.RunResult) == isinstance(made, agents.RunResult):
+        return recorded
+    if isinstance(recorded, agents.RunResult):
+        return recorded.output
+    made.output = recorded
+    return made
 
 
 def _given_back(kept: Any) -> Any:

@@ -254,7 +254,7 @@ class Durability:
         runs = _sessions.get(key)
         failed = None if runs is None else runs.failed.pop(name, None)
         if runs is not None and failed is not None:
-            if failed != asked or not words["reset"]:
+            if failed != asked or not words.get("reset", True):
                 runs.ended[name] = runs.ended.get(name, 0) + 1
             elif runs.run is root.run:
                 self.session.close()  # the records of what is called again have to answer again

@@ -13,10 +13,11 @@ from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import entered
 from letitloop.runs.failures import decode_failure, encode_failure
 from letitloop.runs.run import UNRECORDABLE
+from letitloop.runs.scope import restore
 from letitloop_smolagents._deciding import decide
 from letitloop_smolagents._framework import interpreter
 from letitloop_smolagents._reach import Reach, Walk
-from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was
+from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, executed_again
 from letitloop_smolagents._values import portable, restored
 from letitloop_smolagents._variables import Shown, Variables, freeze_random, names, random_since, thaw_random
 
@@ -163,15 +164,15 @@ class DurableExecutor:
             UnknownOutcome: it was handed this before the process died, and what it did with it nobody knows.
         """
         walk = self._walk
-        if walk is None or self._binding.closed or walk.reach.outside:
+        if walk is None or walk.reach.outside:
             return
         if walk.value(value).outside:
             self._intend(self._code, walk.reach)
 
     def _live(self, code: str, leaf: OpenLeaf, reach: Reach) -> Any:
         binding = self._binding
+        binding.goes_live(f"code of {binding.who}")
         kept = self._before(code, reach)
-        binding.went_live()
         output, error = self._execute(code)
         binding.check_all_asked(_first_line(code))
         value = None if output is None else output.output
@@ -283,12 +284,13 @@ class DurableExecutor:
         binding = self._binding
         if "random" in record:
             thaw_random(record["random"])
-        binding.closed = True
+        self._walk = None  # what it is handed, it was handed before
+        token = executed_again.set(binding)
         try:
             output, error = self._execute(code)
             binding.check_all_asked(_first_line(code))
         finally:
-            binding.closed = False
+            restore(executed_again, token)
         if (error is not None) != ("error" in record):
             self._ended_otherwise(code, record, error)
         return None if output is None else output.output

@@ -79,7 +79,7 @@ class DurableModel:
         fresh: list[Any] = []
 
         def answer() -> Any:
-            binding.went_live()
+            binding.goes_live(f"the {name} of {binding.who}")
             fresh.append(act())
             return _messages.freeze(fresh[0])
 
@@ -109,7 +109,7 @@ class _Streaming(DurableModel):
                 lambda: self.inner.generate_stream(messages, *args, **options),
                 freeze=_messages.freeze_deltas,
                 thaw=_messages.thaw_deltas,
-                live=binding.went_live,
+                live=lambda: binding.goes_live(f"the model of {binding.who}"),
             )
         except NOT_SHOWN as exc:
             raise Stop(exc) from exc

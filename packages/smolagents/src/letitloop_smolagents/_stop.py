@@ -10,11 +10,15 @@ from letitloop.runs.failures import decode_failure, encode_failure
 
 if TYPE_CHECKING:
     from letitloop.codecs import Codecs
+    from letitloop_smolagents._binding import Binding
 
-__all__ = ["NOT_SHOWN", "Stop", "as_it_was", "raise_seen", "running", "seen"]
+__all__ = ["NOT_SHOWN", "Stop", "as_it_was", "executed_again", "raise_seen", "running", "seen"]
 
 running: ContextVar[bool] = ContextVar("letitloop_smolagents_running", default=False)
 """Whether the program is inside a run of a durable agent: an error may meet a model before it meets a person."""
+
+executed_again: ContextVar[Binding | None] = ContextVar("letitloop_smolagents_executed_again", default=None)
+"""Whose finished code is being executed again around here: nothing new may come of it, whichever agent it runs."""
 
 _RAISED = "letitloop:raised"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs.ext import class_of
@@ -15,7 +16,7 @@ from letitloop.integration.policies import tool_call
 from letitloop.runs.identity import base_of, escape
 from letitloop_smolagents._framework import default_tools
 from letitloop_smolagents._given import Given, answer
-from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, raise_seen, seen
+from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, executed_again, raise_seen, seen
 from letitloop_smolagents._values import identity
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Member", "same_policies", "same_policy", "stock_of", "tool_for"]
 
 STOCK = "__letitloop_stock__"
+_UNNAMED = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def stock_of(tool: Any) -> Any:
@@ -57,7 +59,10 @@ def tool_for(binding: Binding, tool: Any, policy: Policy | None) -> Any:
         )
     chosen = policy or binding.policies.default
     act = _acting(tool)
-    hidden = chosen.bind(act, tool.name).hidden if isinstance(chosen, Effect) else frozenset[str]()
+    hidden = frozenset[str]()
+    if isinstance(chosen, Effect):
+        act = _by_name(tool, act)
+        hidden = chosen.bind(act, tool.name).hidden
     names = [name for name in tool.inputs if name not in hidden]
 
     @functools.wraps(tool.forward)
@@ -115,6 +120,26 @@ def _acting(tool: Any) -> Callable[..., Any]:
     return act
 
 
+def _by_name(tool: Any, act: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool's own work as a function that an effect can bind to.
+
+    Tools of an MCP server, of LangChain or of a Space take what they are given unnamed: what it is called their inputs say.
+    """
+    kinds = {one.kind for one in inspect.signature(act).parameters.values()}
+    if not kinds & _UNNAMED or not all(name.isidentifier() and not iskeyword(name) for name in tool.inputs):
+        return act
+    optional = {name for name, one in tool.inputs.items() if one.get("nullable") or "default" in one}
+
+    @functools.wraps(act)
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        return act(*args, **{name: value for name, value in kwargs.items() if value is not None or name not in optional})
+
+    kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = [inspect.Parameter(name, kind, default=None if name in optional else empty) for name in tool.inputs]
+    by_name.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # a function may have one
+    return by_name
+
+
 def _bound(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     named = {names[n] if n < len(names) else f"argument {n + 1}": value for n, value in enumerate(args)}
     return {**named, **kwargs}
@@ -136,8 +161,7 @@ def _call(
     raised: list[Exception] = []
 
     def work() -> Any:
-        binding.check_closed(name)
-        binding.went_live()
+        binding.goes_live(name)
         objects = Given(arguments)
         try:
             fresh.append(act(*given[0], **given[1]))
@@ -173,11 +197,11 @@ def _check_effect(
     binding: Binding, scope: Scope, policy: Effect, name: str, arguments: dict[str, Any], act: Callable[..., Any]
 ) -> None:
     """In finished code that is executed again, let no effect through that it did not have."""
-    if not binding.closed:
+    if executed_again.get() is None:
         return
     (_, key, _, _), _ = policy.bind(act, name)._prepare((), arguments)
     base = scope.prefix + escape(key, "step").encode()
-    if not any(base_of(one) == base for one in scope.run.journal.results(1 << 16)):
+    if not any(base_of(one.key) == base for one in scope.run.journal.entries()):  # one that failed was asked for, too
         binding.check_closed(f"{name} ({key})")
 
 
