@@ -6,10 +6,11 @@ import pytest
 from smolagents import CodeAgent
 from smolagents.agents import RunResult
 from smolagents.memory import ActionStep
+from smolagents.monitoring import Timing
 from smolagents.utils import AgentGenerationError, AgentMaxStepsError
 
 from letitloop import InvalidArgument, StepChanged, durable, effect, step
-from letitloop.adapters.smolagents import SmolagentsWALCallback
+from letitloop.adapters.smolagents import SmolagentsWALCallback, durable_agent
 from tests.smolagents.conftest import Died
 from tests.smolagents.helpers import QUIET, DyingOnce, calling_agent, code_agent
 from tests.smolagents.scripted import Probe, Script, Streaming, calls, code
@@ -308,3 +309,21 @@ def test_fewer_steps_than_a_run_had_are_told(next_life):
     agent, model = code_agent(steps)
     assert agent.run("go", max_steps=3) == 2
     assert model.asked == []
+
+
+def test_a_step_outside_a_run_is_told_once(next_life, caplog):
+    agent, model = code_agent(["x = 1", "final_answer(2)"], session="by hand")
+    durable_agent(agent, session_id="by hand")
+    agent.python_executor.send_tools(agent.tools)
+    for number in (1, 2):
+        step = ActionStep(number, Timing(0.0))
+        answer = agent.step(step)
+        agent.memory.steps.append(step)
+    assert (answer.output, answer.is_final_answer) == (2, True)
+    assert len(model.asked) == 2
+    told = [one.getMessage() for one in caplog.records if "outside run()" in one.getMessage()]
+    assert len(told) == 1
+    assert "agent 'CodeAgent' of session 'by hand'" in told[0]
+    caplog.clear()
+    assert agent.run("go") == 2
+    assert not [one for one in caplog.records if "outside run()" in one.getMessage()]

@@ -7,10 +7,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["Patches"]
+__all__ = ["MARK", "Patches"]
 
 _ABSENT = object()
-_MARK = "__letitloop_wraps__"
+MARK = "__letitloop_wraps__"
+"""The attribute in which a replacement holds what it replaced."""
 
 
 class Patches:
@@ -50,11 +51,11 @@ class Patches:
             AttributeError: there is no such attribute, or it cannot be set.
         """
         stock = getattr(owner, name)
-        if hasattr(stock, _MARK):
+        if hasattr(stock, MARK):
             return False
         replacement = make(stock)
         try:
-            setattr(replacement, _MARK, stock)
+            setattr(replacement, MARK, stock)
         except (AttributeError, ValueError):
             pass  # an object with slots or a pydantic model: its own class tells what it is
         own: dict[str, Any] = getattr(owner, "__dict__", {name: stock})

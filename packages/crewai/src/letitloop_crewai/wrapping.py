@@ -13,7 +13,7 @@ from crewai.tools import BaseTool
 from crewai.utilities.llm_utils import create_llm
 
 from letitloop.errors import InvalidArgument
-from letitloop.integration.patching import Patches
+from letitloop.integration.patching import MARK, Patches
 from letitloop_crewai.agents import wrap_agent, wrap_human, wrap_knowledge, wrap_memory
 from letitloop_crewai.alone import Alone, unguarded
 from letitloop_crewai.driving import current_frame, frame_around
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Wrapping"]
 
-_MARK = "__letitloop_wraps__"
 _REPLACED = (
     "call",
     "acall",
@@ -250,5 +249,5 @@ def _make_stock(one: Any) -> None:
     """Take replacements off a shallow copy of a wrapped object: they act for the original."""
     own: dict[str, Any] = getattr(one, "__dict__", {})
     for name in _REPLACED:
-        if hasattr(own.get(name), _MARK):
+        if hasattr(own.get(name), MARK):
             object.__delattr__(one, name)

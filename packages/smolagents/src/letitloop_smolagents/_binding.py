@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 from letitloop.codecs import default_codecs
 from letitloop.codecs.ext import class_of
 from letitloop.errors import InvalidArgument, StepChanged
-from letitloop.integration.leaves import leaf
 from letitloop.integration.open_leaves import OpenLeaf
-from letitloop.integration.patching import _MARK, Patches
+from letitloop.integration.patching import MARK, Patches
 from letitloop.integration.sessions import entered
 from letitloop.runs.identity import base_of
 from letitloop.runs.scope import restore
@@ -37,10 +36,11 @@ from letitloop_smolagents._checks import recorded_checks
 from letitloop_smolagents._claims import Claim
 from letitloop_smolagents._driving import Nested, Outermost, Start, asked, given_to
 from letitloop_smolagents._ends import Ends
-from letitloop_smolagents._executor import DurableExecutor, Shown, executor_for
+from letitloop_smolagents._executor import DurableExecutor, executor_for
 from letitloop_smolagents._framework import agents, memory, utils
 from letitloop_smolagents._framework import tools as framework_tools
 from letitloop_smolagents._model import DurableModel, model_for
+from letitloop_smolagents._shown import output_as_told, result_as_told, retell, with_task_as_told
 from letitloop_smolagents._stop import Stop, executed_again, running
 from letitloop_smolagents._tools import Member, same_policies, same_policy, stock_of, tool_for
 
@@ -98,10 +98,12 @@ class Binding:
         self.ends: Ends | None = None
         self.prompt: list[Told] = []
         self._written: dict[int, tuple[list[Any], list[str], list[Any]]] = {}
+        self._words: dict[str, Any] = {}
         self._turn: Scope | None = None
         self._answer: Answer | None = None
         self._live = self._step_live = False
         self._finalized = 0
+        self._stepped = False
         self._claim = Claim()
         self._patches = Patches()
         self._start: Start | None = None
@@ -115,8 +117,8 @@ class Binding:
         if not self.at_class:
             self._patches.replace(agent, "run", self._make_run)
         self._patches.replace(agent, "_run_stream", self._make_run_stream)
-        for name in ("_step_stream", "_generate_planning_step"):
-            self._patches.replace(agent, name, self._make_step)
+        self._patches.replace(agent, "_step_stream", self._make_step)
+        self._patches.replace(agent, "_generate_planning_step", self._make_planning_step)
         self._patches.replace(agent, "_handle_max_steps_reached", self._make_out_of_steps)
         self._patches.replace(agent, "_validate_final_answer", functools.partial(recorded_checks, self))
         self._patches.replace(agent, "_finalize_step", self._make_finalize)
@@ -195,8 +197,8 @@ class Binding:
             return state
         made: dict[str, Any] = {name: one for name, one in state.items() if name not in (_ATTRIBUTE, "__getstate__")}
         for name, one in list(made.items()):
-            if class_of(one) is FunctionType and hasattr(one, _MARK):
-                made[name] = getattr(one, _MARK)
+            if class_of(one) is FunctionType and hasattr(one, MARK):
+                made[name] = getattr(one, MARK)
                 if hasattr(cls, name) and made[name] == getattr(cls, name).__get__(agent):
                     del made[name]
         for name in {"model", "python_executor"} & made.keys():
@@ -427,7 +429,7 @@ class Binding:
             (self.parent[1] if self.parent is not None else self).check_closed(self.who)
             task = words.get("task")
             start.record(task if isinstance(task, str) else None, wait=False)
-        self.scope = root.inner(name)
+        self.scope, self._words = root.inner(name), words
         self.ends = Ends(self.scope)
         self._turn, self.turns, self._finalized = None, 0, 0
         self._live = self._step_live = False
@@ -480,19 +482,51 @@ class Binding:
         @functools.wraps(stock)
         def run_stream(*args: Any, **kwargs: Any) -> Generator[Any]:
             self._interrupt_as_recorded(1)
-            yield from stock(*args, **kwargs)
+            yield from stock(*args, **with_task_as_told(self, self._words, kwargs))
 
         return run_stream
 
     def _make_step(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
-        def step(*args: Any, **kwargs: Any) -> Any:
-            self._bind_again()
-            if self.ends is not None and self.parent is None and executed_again.get() is None:
-                self.ends.goes_on(self.turns, self.agent.step_number)
+        def make_step(memory_step: Any) -> Generator[Any]:
+            if self.scope is None:
+                self._warn_of_step()
+            self._has_a_step_left()
+            for event in stock(memory_step):
+                if isinstance(event, agents.ActionOutput) and (text := self._text_of_code()) is not None:
+                    output_as_told(memory_step, event.output, text)
+                yield event
+
+        return make_step
+
+    def _make_planning_step(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stock)
+        def make_planning_step(*args: Any, **kwargs: Any) -> Any:
+            self._has_a_step_left()
             return stock(*args, **kwargs)
 
-        return step
+        return make_planning_step
+
+    def _has_a_step_left(self) -> None:
+        self._bind_again()
+        if self.ends is not None and self.parent is None and executed_again.get() is None:
+            self.ends.goes_on(self.turns, self.agent.step_number)
+
+    def _text_of_code(self) -> str | None:
+        executor: Any = self.agent.__dict__.get("python_executor")
+        return executor.text if self.scope is not None and _is(executor, DurableExecutor, self) else None
+
+    def _warn_of_step(self) -> None:
+        """Say once that a step which the program has the agent make by itself is not recorded."""
+        if self._stepped:
+            return
+        self._stepped = True
+        logging.getLogger("letitloop").warning(
+            "letitloop: %s of session %r makes a step outside run(): nothing of it is recorded, and after a crash it is made "
+            "again. run() is what is durable.",
+            self.who,
+            self.durability.session_id,
+        )
 
     def _make_out_of_steps(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(stock)
@@ -532,8 +566,6 @@ class Binding:
                     self._step_live, self._live = self._live, False
                 step._lil_replayed = not self._step_live
                 self.durability.step_replayed = not self._step_live
-            if isinstance(getattr(step, "action_output", None), Shown):
-                step.action_output = step.action_output.value
             if self.ends is None:
                 return stock(step)
             self._call_back(self.ends, stock, step)
@@ -565,7 +597,8 @@ class Binding:
             if self.scope is None:
                 return stock(chat_message, memory_step)
             self._answer = Answer(chat_message, self._turn, self.turns, self.agent.managed_agents)
-            return self._answer.in_order(stock(chat_message, memory_step))
+            outputs = map(functools.partial(result_as_told, self), stock(chat_message, memory_step))
+            return self._answer.in_order(outputs)
 
         return process
 
@@ -585,16 +618,14 @@ class Binding:
         self._bind_callable(name)  # an earlier call of the answer may have given it to the agent
         member = binding_of(self.agent.managed_agents[name]) if name in self.agent.managed_agents else None
         with entered(self.place()):  # what a tool does that is not recorded itself lies there, too
-            if member is None:
-                return self._shown(name, stock(name, arguments))
-            with member.called_from(self.place(), self):
-                return stock(name, arguments)
-
-    def _shown(self, name: str, value: Any) -> Any:
-        """Keep the text of a result that each process would print in another order."""
-        if not _has_set(value) or name == "final_answer":
-            return value
-        return Shown(value, leaf(self.place(), f"text of {name}", {}, lambda: str(value)))
+            try:
+                if member is None:
+                    return stock(name, arguments)
+                with member.called_from(self.place(), self):
+                    return stock(name, arguments)
+            except utils.AgentError as exc:
+                retell(self, name, arguments, exc)
+                raise
 
 
 def _said_by(step: Any) -> tuple[list[Any], list[str]]:
@@ -614,13 +645,6 @@ def _said_by(step: Any) -> tuple[list[Any], list[str]]:
     if error is not None:
         objects += (error.args, getattr(error, "message", None))
     return objects, texts
-
-
-def _has_set(value: Any) -> bool:
-    if isinstance(value, (set, frozenset)):
-        return True
-    inner: Any = value.values() if class_of(value) is dict else value if class_of(value) in (list, tuple) else ()
-    return any(_has_set(one) for one in inner)
 
 
 def _is(value: Any, cls: type, binding: Binding) -> bool:

@@ -12,6 +12,7 @@ from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.integration.sessions import entered
 from letitloop.runs.scope import restore
 from letitloop_smolagents._framework import agents, memory, types
+from letitloop_smolagents._shown import answer_as_told
 from letitloop_smolagents._stop import Stop, running
 from letitloop_smolagents._values import identity, portable, restored
 
@@ -128,6 +129,14 @@ class Nested(Start):
         assert self.binding.parent is not None
         place, caller = self.binding.parent
         self.binding.begin(place, f"agent {self.binding.agent.name} {caller.told(words)}".rstrip(), words)
+
+    def finish(self, words: dict[str, Any], value: Any) -> Any:
+        """Let the report on the run say of its answer what it said when it was recorded."""
+        assert self.binding.scope is not None
+        if not isinstance(value, agents.RunResult):
+            return answer_as_told(self.binding.agent, self.binding.scope, value)
+        value.output = answer_as_told(self.binding.agent, self.binding.scope, value.output)
+        return value
 
 
 class Outermost(Start):

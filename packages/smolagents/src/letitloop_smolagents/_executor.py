@@ -19,7 +19,7 @@ from letitloop_smolagents._framework import interpreter
 from letitloop_smolagents._reach import Reach, Walk
 from letitloop_smolagents._stop import NOT_SHOWN, Stop, as_it_was, executed_again
 from letitloop_smolagents._values import portable, restored
-from letitloop_smolagents._variables import Shown, Variables, freeze_random, names, random_since, thaw_random
+from letitloop_smolagents._variables import Variables, freeze_random, names, random_since, thaw_random
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         output: NotRequired[Any]
 
 
-__all__ = ["DurableExecutor", "Shown", "executor_for"]
+__all__ = ["DurableExecutor", "executor_for"]
 
 
 def executor_for(binding: Binding, inner: Any) -> DurableExecutor:
@@ -71,11 +71,13 @@ class DurableExecutor:
     Attributes:
         inner: the agent's own.
         called_agent: whether the code under way has called a managed agent.
+        text: the text that the value of the last code had when it was recorded, if that is another one in each process.
     """
 
     def __init__(self, binding: Binding, inner: Any) -> None:
         self.inner = inner
         self.called_agent = False
+        self.text: str | None = None
         self._binding = binding
         self._variables = Variables(inner) if isinstance(inner, interpreter.LocalPythonExecutor) else None
         self._walk: Walk | None = None
@@ -131,6 +133,7 @@ class DurableExecutor:
     def __call__(self, code: str) -> Any:
         """Execute code once; executed before, return what it returned and set the variables that it changed."""
         binding = self._binding
+        self.text = None
         if binding.scope is None:
             return self.inner(code)
         try:
@@ -177,7 +180,7 @@ class DurableExecutor:
         binding.check_all_asked(_first_line(code))
         value = None if output is None else output.output
         final = output is not None and output.is_final_answer
-        changes = Variables.none() if self._variables is None else self._variables.changes(value, reach, final=final)
+        changes = Variables.none(value) if self._variables is None else self._variables.changes(value, reach, final=final)
         record: Record = {
             "changes": changes,
             "wide": bool(reach.outside),
@@ -271,12 +274,13 @@ class DurableExecutor:
                 value = restored(record.get("output"))
             else:
                 variables.apply(record["changes"], groups, executed=decision == "execute")
-                value = variables.output(record["changes"], groups, again, final=record["final"])
+                value = variables.output(record["changes"], groups, again)
         except Exception as exc:  # a module or a class that is gone: with wrong variables nobody must go on
             raise Stop(exc) from exc
         if hasattr(self.inner, "state"):
             printed = self.inner.state["_print_outputs"] = interpreter.PrintContainer()
             printed.value = record["logs"]
+        self.text = record["changes"].get("text")
         return interpreter.CodeOutput(output=value, logs=record["logs"], is_final_answer=record["final"])
 
     def _execute_again(self, code: str, record: Record) -> Any:

@@ -61,7 +61,6 @@ class Freezer:
         opaque: whether something in it could not be recorded.
         opaques: the identities of what could not.
         boundless: something in it may share objects with any variable.
-        dull: whether its text is the same in every process.
     """
 
     def __init__(self, world: World) -> None:
@@ -69,7 +68,6 @@ class Freezer:
         self.shared: set[int] = set()
         self.opaques: set[int] = set()
         self.opaque = self.boundless = False
-        self.dull = True
         self._world = world
         self._seen: dict[int, int] = {}
         self._open: set[int] = set()
@@ -142,7 +140,6 @@ class Freezer:
 
     def freeze_set(self, value: Any) -> list[Any]:
         """Return the node of a set or frozenset; its order is of no account."""
-        self.dull = False
         if class_of(value) is set or value:
             self._mutable(value)
         in_order = sorted(value, key=lambda one: default_codecs.fingerprint((one,), {}))
@@ -165,7 +162,6 @@ class Freezer:
 
     def _function(self, value: Any) -> list[Any]:
         self._mutable(value)
-        self.dull = False
         cells = cells_of(value)
         kind = "def" if hasattr(value, "__ast__") else "lambda"
         tree: Any = source_of(value)
@@ -179,12 +175,10 @@ class Freezer:
 
     def _method(self, kind: str, value: Any, function: Any, owner: Any) -> list[Any]:
         self._mutable(value)
-        self.dull = False
         return [kind, self.ref(function), self.ref(owner)]
 
     def _class(self, cls: Any) -> list[Any]:
         self._mutable(cls)
-        self.dull = False
         if is_record_class(cls):
             return ["record class", cls.__name__, list(cls._fields), [self.ref(one) for one in cls._field_defaults.values()]]
         if class_of(cls) is not type:
@@ -200,7 +194,6 @@ class Freezer:
         if not all(code_class(base) or base is object for base in cls.__mro__) or not hasattr(value, "__dict__"):
             return self._opaque(value)
         self._mutable(value)
-        self.dull = False
         return ["object", self.ref(cls), self._items(value.__dict__.items())]
 
     # --- what has a name ---
@@ -210,14 +203,12 @@ class Freezer:
         if name is not None:
             return ["builtin", name]
         if isinstance(value, ModuleType):
-            self.dull = False
             return ["module", value.__name__] if self._world.may_import(value.__name__) else self._opaque(value)
         if not callable(value):
             return None
         plain = getattr(value, "__wrapped__", value)
         for tool, one in self._world.static_tools.items():
             if one is value or one is plain:
-                self.dull = False
                 return ["tool", tool, one is not value]
         return self._imported(value)
 
@@ -227,7 +218,6 @@ class Freezer:
             places.append((value.__module__, value.__qualname__))
         for module, name in places:
             if getattr(sys.modules.get(module), name, None) is value and self._world.may_import(module):
-                self.dull = False
                 return ["attr", module, name]
         return None
 
@@ -240,7 +230,6 @@ class Freezer:
             return ["text", str.__str__(value)]
         if isinstance(value, Image.Image):
             self._mutable(value)
-            self.dull = False
             return ["picture", freeze_image(value)]
         if class_of(value) is range:
             return ["range", value.start, value.stop, value.step]
@@ -269,7 +258,6 @@ class Freezer:
         except (CodecError, RecursionError):
             return self._opaque(value)
         self._mutable(value)
-        self.dull = False
         return ["value", encoded]
 
     def _whole(self, value: Any, array: Any) -> bool:
@@ -284,7 +272,6 @@ class Freezer:
     def _opaque(self, value: Any) -> list[Any]:
         self._mutable(value)
         self.opaque = True
-        self.dull = False
         self.give_up(value)
         return ["opaque", f"{class_of(value).__module__}:{class_of(value).__qualname__}", id(value)]
 

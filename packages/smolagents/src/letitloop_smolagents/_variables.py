@@ -10,6 +10,7 @@ from letitloop_smolagents._framework import interpreter
 from letitloop_smolagents._graph import Freezer, Thawer
 from letitloop_smolagents._growth import OUTPUT, Graphs
 from letitloop_smolagents._reach import Reach
+from letitloop_smolagents._shown import steady
 from letitloop_smolagents._world import World
 
 if TYPE_CHECKING:
@@ -36,22 +37,9 @@ if TYPE_CHECKING:
         text: NotRequired[str]
 
 
-__all__ = ["Shown", "Variables", "freeze_random", "names", "random_since", "thaw_random"]
+__all__ = ["Variables", "freeze_random", "names", "random_since", "thaw_random"]
 
 _NUMBERS = 624 * 4  # bytes of a Mersenne Twister's numbers; how many of them were drawn comes after them
-
-
-class Shown:
-    """A value with the text that it had when it was recorded: sets, for one, are printed in another order by each process."""
-
-    def __init__(self, value: Any, text: str) -> None:
-        self.value = value
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
 
 
 @dataclass
@@ -134,7 +122,7 @@ class Variables:
             "deleted": sorted(before.keys() - marks.keys()),
             "opaque": sorted(opaque - {OUTPUT}),
         }
-        if output is not None and not singles[OUTPUT][0].dull:
+        if not steady(output):
             found["text"] = str(output)
         if OUTPUT in opaque and final:
             found["opaque"].append(OUTPUT)  # the run's result: nothing can stand in for it
@@ -146,9 +134,12 @@ class Variables:
         return self.changes(None, Reach(), final=False)
 
     @staticmethod
-    def none() -> Changes:
-        """Return what is recorded where there is nothing to record: the variables are elsewhere."""
-        return {"groups": [], "digests": {}, "deleted": [], "opaque": []}
+    def none(output: Any) -> Changes:
+        """Return what is recorded where the variables are elsewhere."""
+        found: Changes = {"groups": [], "digests": {}, "deleted": [], "opaque": []}
+        if not steady(output):
+            found["text"] = str(output)
+        return found
 
     def unpack(self, changes: Changes) -> list[Any]:
         """Return the graphs of a record, and note that it is in the log."""
@@ -178,8 +169,8 @@ class Variables:
             group = frozenset(refs) - {OUTPUT}
             self._marks.update({key: _Mark(digests[key], group) for key in group})
 
-    def output(self, changes: Changes, groups: list[Any], again: Any, *, final: bool) -> Any:
-        """Return the value of a finished step; if it is shown to the model, with the text that the model was shown."""
+    def output(self, changes: Changes, groups: list[Any], again: Any) -> Any:
+        """Return the value of a finished step."""
         value = again
         for nodes, refs in groups:
             if OUTPUT in refs:
@@ -187,8 +178,7 @@ class Variables:
                 value = self._variable(refs, ref) if isinstance(ref, list) else ref
                 if value is None and ref is not None:
                     value = Thawer(self.world(), nodes).value(ref)
-        text = changes.get("text")
-        return value if text is None or final or str(value) == text else Shown(value, text)
+        return value
 
     def _variable(self, refs: dict[str, Any], ref: Any) -> Any:
         """Return the variable that is the same object as the output, if there is one."""
