@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from letitloop.errors import Halt, LetItLoopError, RunHalted, StepChanged, command
-from letitloop.integration.leaves import acomplete, aleaf, reserve
+from letitloop.errors import Halt, LetItLoopError, RecordedError, RunHalted, StepChanged, command
+from letitloop.integration.leaves import acomplete, aleaf, look_up, reserve
+from letitloop.runs.journal import Failure
 from letitloop.runs.scope import Scope, current, restore
 from letitloop_autogen.cancelling import Cut
 from letitloop_autogen.kept import Abandoned, Inside, is_inside, stopping
@@ -53,6 +54,7 @@ class Shared:
         members: the agents and teams by their keys; those made inside a recorded call have none.
         kept: how many records hold what became of the agents that a call ran.
         inside: the recorded calls that are being carried out.
+        loaded: into which the program has loaded a state outside of runs, the first of them.
     """
 
     session: Session
@@ -66,6 +68,7 @@ class Shared:
     members: dict[str, Member] = field(default_factory=dict[str, "Member"])
     kept: int = 0
     inside: dict[Inside, None] = field(default_factory=dict[Inside, None])
+    loaded: str | None = None
 
 
 class Drive:
@@ -111,6 +114,13 @@ class Drive:
         """Let nothing more begin in this run, and its caller get ``why``; return what may be raised until then."""
         if self.stopped is None:
             self.stopped = why
+            if isinstance(why, StepChanged) and self.shared.loaded is not None:
+                text = (
+                    f"{why} The program has loaded a state into {self.shared.loaded!r}: was it saved by these runs themselves? On "
+                    "record they begin without it, and they leave their agents with that conversation in each life. Leave out "
+                    "load_state(), or use another session_id with each state."
+                )
+                why.args = (text,)
             if self._order is not None:
                 self._order.give_up()
         if not isinstance(why, asyncio.CancelledError):
@@ -156,6 +166,8 @@ class Drive:
                 return answer
         except Halt as halt:
             raise self.stop(halt) from halt
+        except RecordedError:
+            raise  # what the call failed with before, for whoever handled that
         except LetItLoopError as error:
             self.stop(error)
             raise
@@ -245,6 +257,35 @@ class Drive:
                 await acomplete(self._result, made)
             except Halt as halt:
                 raise self.stop(halt) from halt
+
+    async def failure(self, scope: Scope, told: Exception, began: int) -> Exception:
+        """Return what was told first of a failure at a place: a traceback has other frames in each life, and other words.
+
+        Like any failure it is history if the program went on after it, and else it is of no account in the next life.
+
+        Args:
+            scope: the place.
+            told: what is told of it now.
+            began: the place in the log at which what has failed had begun: to tell of a failure is not to go on after it.
+        """
+        call, known = look_up(scope, "failure", {})
+        if isinstance(known, Failure):
+            return known.error
+        cut = self.cut.by is not None or self.cut.recorded is not None
+        if cut or self.stopped is not None or self.stamps is not None:
+            return told
+
+        async def fail() -> None:
+            call.began = began
+            raise told
+
+        try:
+            await acomplete(call, fail)
+        except Halt as halt:
+            raise self.stop(halt) from halt
+        except Exception as error:
+            return error
+        return told
 
     async def survive(self) -> None:
         """Record where this run was cancelled, if it was: the program goes on.

@@ -295,10 +295,13 @@ def _tell_of_steps(member: Member, where: Scope | None, calls: list[Inside]) -> 
 
 def durable_change(stock: Callable[..., Any], member: Member) -> Callable[..., Awaitable[Any]]:
     """Return what changes an agent's or a team's state outside its runs: a reset, or a state that is loaded."""
+    loads = getattr(stock, "__name__", "") == "load_state"
 
     async def change(*args: Any, **options: Any) -> Any:
         if not member.active:
             await enter(member)
+            if loads and not is_inside():
+                member.shared.loaded = member.shared.loaded or member.name  # a team's loads those of its agents, too
         return await stock(*args, **options)
 
     return change

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from autogen_agentchat.base import TerminationCondition
+from autogen_agentchat.base import TerminatedException, TerminationCondition
 from autogen_agentchat.messages import StopMessage
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
@@ -15,6 +15,7 @@ from autogen_core.models import LLMMessage
 from pydantic import TypeAdapter
 
 from letitloop_autogen.asking import Digests, text_of
+from letitloop_autogen.keeping import Keeping
 from letitloop_autogen.standing import StandIn
 from letitloop_autogen.values import packed_memories, plain, unpacked_memories
 
@@ -82,7 +83,7 @@ def durable_approval(stock: Callable[..., Any], member: Member) -> Callable[...,
 
 def durable_selector(stock: Callable[..., Any], member: Member, name: str) -> Callable[..., Awaitable[Any]]:
     """Return a group chat's selector or candidate function, whose choices are recorded."""
-    digests = Digests()
+    digests, keeping = Digests(), Keeping(stock, member.tell)
 
     async def choose(thread: Sequence[BaseAgentEvent | BaseChatMessage]) -> Any:
         async def ask() -> Any:
@@ -92,7 +93,7 @@ def durable_selector(stock: Callable[..., Any], member: Member, name: str) -> Ca
         if not member.active:
             return await ask()
         drive, scope = member.active[-1]
-        return await drive.leaf(scope, name, {"messages": digests.of(thread)[0]}, ask, by_manager=True)
+        return await keeping.leaf(drive, scope, name, {"messages": digests.of(thread)[0]}, ask)
 
     return choose
 
@@ -221,7 +222,10 @@ class _WatchedContext(StandIn, ChatCompletionContext):
 
 
 class DurableTermination(StandIn, TerminationCondition):
-    """A condition that asks the clock, the user or a function of theirs: what it said is recorded."""
+    """A condition that asks the clock, the user or a function of theirs: what it said is recorded, and it is not asked again.
+
+    What it keeps is recorded as well (:class:`Keeping`), so that it knows at its next check what it knew.
+    """
 
     _inner: TerminationCondition
 
@@ -229,6 +233,7 @@ class DurableTermination(StandIn, TerminationCondition):
         self._inner = inner
         self._member = member
         self._name = f"termination {number}"
+        self._keeping = Keeping(inner, member.tell)
         self._said = False
 
     @property
@@ -238,18 +243,17 @@ class DurableTermination(StandIn, TerminationCondition):
     async def __call__(self, messages: Sequence[BaseAgentEvent | BaseChatMessage]) -> StopMessage | None:
         if not self._member.active:
             return await self._inner(messages)
-        asked = False
 
         async def ask() -> dict[str, Any] | None:
-            nonlocal asked
-            asked = True
             answer = await self._inner(messages)
             return None if answer is None else plain(answer)
 
         drive, scope = self._member.active[-1]
-        said = await drive.leaf(scope, self._name, {"messages": len(messages)}, ask, by_manager=True)
-        if not asked and not self._inner.terminated:
-            await self._inner(messages)  # so that it has seen what it counts; what it says now does not matter
+        asked = {"messages": len(messages)}
+        try:
+            said = await self._keeping.leaf(drive, scope, self._name, asked, ask)
+        except TerminatedException as error:  # a team waits for ever for a condition that this leaves
+            raise drive.stop(error) from error
         self._said = said is not None
         return None if said is None else StopMessage.model_validate(said)
 

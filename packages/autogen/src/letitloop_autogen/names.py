@@ -56,6 +56,8 @@ class Names:
         Raises:
             InvalidArgument: a tool has nearly that name, and no policy.
         """
+        if not policies.tools:
+            return
         unguarded, known = set(self._others), set(self._others)
         for workbench in self._static:
             shown = {original: name for name, original in workbench._override_name_to_original.items()}

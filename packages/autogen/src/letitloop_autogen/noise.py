@@ -1,17 +1,20 @@
-"""What AutoGen's runtime logs of a run that has to stop: tracebacks of what the run's caller gets in any case."""
+"""What nobody needs to read: what AutoGen's runtime logs of a run that has to stop, and our own frames in what a team tells."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import letitloop
 from letitloop.errors import RunHalted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["be_quiet"]
+__all__ = ["be_quiet", "without_our_frames"]
 
 _UNHEARD = "Unhandled message in agent container: <class 'autogen_agentchat.teams._group_chat._events.GroupChatError'>"
 """How the agents of a team answer the news of an error, which is none of theirs."""
@@ -41,3 +44,12 @@ def be_quiet(is_stopped: Callable[[], bool]) -> None:
     logger = logging.getLogger("autogen_core")
     if not any(isinstance(one, _OfStoppedRuns) for one in logger.filters):
         logger.addFilter(_OfStoppedRuns(is_stopped))
+
+
+_HOMES = "|".join(re.escape(str(Path(one).parent)) for one in (__file__, str(letitloop.__file__)))
+_OUR_FRAMES = re.compile(rf'^  File "(?:{_HOMES})[/\\][^"\n]*", line \d+, in .*\n(?:    .*\n|\n)*', re.MULTILINE)
+
+
+def without_our_frames(text: str) -> str:
+    """Return a text with tracebacks in it as it would be without this adapter: a model may read it."""
+    return _OUR_FRAMES.sub("", text)

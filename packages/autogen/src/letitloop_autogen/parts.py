@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from letitloop.integration.patching import Patches
 
-__all__ = ["Parts", "Place", "attributes"]
+__all__ = ["Parts", "Place", "attributes", "is_users_own"]
 
 _ABSENT: Any = object()
 _LIMIT = 100_000
@@ -190,7 +190,7 @@ class Parts:
                 raise self._refused(path, f"a {type(value).__name__}, which cannot be changed")  # pyright: ignore[reportUnknownArgumentType]
 
     def _walks(self, value: Any) -> bool:
-        return isinstance(value, _WALKED) or (_top(type(value).__module__) not in _NOT_WALKED)
+        return isinstance(value, _WALKED) or is_users_own(value)
 
     def _refused(self, path: str, why: str) -> InvalidArgument:
         return InvalidArgument(
@@ -200,6 +200,11 @@ class Parts:
 
     def _tell(self, what: str) -> None:
         logging.getLogger("letitloop").warning("letitloop: %r %s.", self._owner, what)
+
+
+def is_users_own(value: Any) -> bool:
+    """Tell whether a function, or the class of an object, is none of a library that keeps its own things in order."""
+    return _top(value.__module__ if isinstance(value, FunctionType) else type(value).__module__) not in _NOT_WALKED
 
 
 def attributes(one: Any) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from letitloop.errors import Halt, LetItLoopError
 from letitloop_autogen.asking import task_of
 from letitloop_autogen.driving import Drive, Place, Turn, open_drive
 from letitloop_autogen.kept import enter, stopping
+from letitloop_autogen.noise import without_our_frames
 from letitloop_autogen.streams import GRACE, LONG_GRACE, Cancelled, Pump, let_go, until
 
 if TYPE_CHECKING:
@@ -28,12 +29,31 @@ __all__ = ["durable_reply", "durable_run", "durable_run_stream", "durable_turn"]
 T = TypeVar("T")
 
 
+class _Given:
+    """The arguments of a run: AutoGen's own are named, and an agent of the user's may take them by position."""
+
+    def __init__(self, stock: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        self.unnamed, self.named = args, named
+        if args:
+            signature = inspect.signature(stock)
+            signature.bind(*args, **named)  # a TypeError before anything is recorded
+            parameters = list(signature.parameters.values())[: len(args)]
+            if len(parameters) == len(args) and all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters):
+                names = [one.name for one in parameters]
+                self.unnamed, self.named = (), {**dict(zip(names, args, strict=True)), **named}
+
+    def asked(self) -> dict[str, object]:
+        """Return what tells one run from another."""
+        return {"task": task_of(self.named.get("task", self.unnamed[0] if self.unnamed else None))}
+
+
 class _Entry:
     """A call that has been entered: where it happens, and whether it is an outermost one."""
 
     def __init__(self, place: Place, *, outermost: bool) -> None:
         self.place = place
         self.outermost = outermost
+        self._streamed: dict[str, ModelClientStreamingChunkEvent] = {}
 
     @property
     def drive(self) -> Drive:
@@ -43,19 +63,22 @@ class _Entry:
         """Return the cancellation token for what happens inside: an outermost call has its own."""
         return self.drive.cut.linked(given) if self.outermost else given
 
-    def options(self, stock: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that the stock function gets."""
-        if not self.outermost or not _takes_token(stock):
-            return dict(given)
-        return {**given, "cancellation_token": self.token(given.get("cancellation_token"))}
+    def call(self, stock: Callable[..., Any], given: _Given) -> Any:
+        """Call the stock function with the arguments that it gets."""
+        named = given.named
+        if self.outermost and not given.unnamed and _takes_token(stock):
+            named = {**named, "cancellation_token": self.token(named.get("cancellation_token"))}
+        return stock(*given.unnamed, **named)
 
     def stamp(self, messages: Any) -> None:
         if self.outermost and self.drive.stamps is not None:
             self.drive.stamps.put_all(messages)
 
     def stamp_next(self, message: Any) -> None:
-        if self.outermost and self.drive.stamps is not None and not isinstance(message, ModelClientStreamingChunkEvent):
+        if self.outermost and self.drive.stamps is not None:
             self.drive.stamps.put(message)
+        elif isinstance(message, ModelClientStreamingChunkEvent) and message.full_message_id:
+            self._streamed.setdefault(message.full_message_id, message)
 
     async def through(self, work: Awaitable[T]) -> T:
         """Await a call; an outermost one that is cancelled ends all that is under way in it, and takes less than a second.
@@ -88,17 +111,24 @@ class _Entry:
     async def finish(self, messages: Any, **rest: object) -> None:
         self.drive.check()
         if self.outermost:
-            await self.drive.finish(messages, **rest)
+            await self.drive.finish([*self._streamed.values(), *messages], **rest)
 
 
 @asynccontextmanager
-async def _whole(member: Member) -> AsyncGenerator[None]:
-    """Run a team to its end, or put right what AutoGen leaves in its manager if it does not come there."""
+async def _whole(member: Member, place: Place) -> AsyncGenerator[None]:
+    """Run a team to its end, or put right what AutoGen leaves in its manager if it does not come there.
+
+    A team that fails raises an error whose text is a traceback; the program and its models are told the same in each life.
+    """
+    began = place.scope.run.log.next_seq
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         if member.begin_anew is not None:
             await member.begin_anew()
+        if member.team and type(error) is RuntimeError:
+            told = RuntimeError(without_our_frames(str(error)))
+            error.args = (str(await place.drive.failure(place.scope, told, began)),)
         raise
 
 
@@ -134,11 +164,12 @@ async def _entered(member: Member, asked: Mapping[str, object]) -> AsyncGenerato
 def durable_run(stock: Callable[..., Any], member: Member) -> Callable[..., Any]:
     """Return the ``run`` of an agent or a team."""
 
-    async def run(**options: Any) -> TaskResult:
+    async def run(*args: Any, **named: Any) -> TaskResult:
         if member.passes():
-            return await stock(**options)  # type: ignore[no-any-return]  # what AutoGen returns
-        async with _entered(member, {"task": task_of(options.get("task"))}) as entry, _whole(member):
-            result: TaskResult = await entry.through(stock(**entry.options(stock, options)))
+            return await stock(*args, **named)  # type: ignore[no-any-return]  # what AutoGen returns
+        given = _Given(stock, args, named)
+        async with _entered(member, given.asked()) as entry, _whole(member, entry.place):
+            result: TaskResult = await entry.through(entry.call(stock, given))
             entry.stamp(result.messages)
             await entry.finish(result.messages, stop_reason=result.stop_reason)
         return result
@@ -149,12 +180,12 @@ def durable_run(stock: Callable[..., Any], member: Member) -> Callable[..., Any]
 def durable_run_stream(stock: Callable[..., Any], member: Member) -> Callable[..., Any]:
     """Return the ``run_stream`` of an agent or a team."""
 
-    async def run_stream(**options: Any) -> AsyncGenerator[Any, None]:
+    async def run_stream(*args: Any, **named: Any) -> AsyncGenerator[Any, None]:
         if member.passes():
-            async for item in stock(**options):
+            async for item in stock(*args, **named):
                 yield item
             return
-        async with aclosing(_apart(_run_stream(member, stock, options))) as items:
+        async with aclosing(_apart(_run_stream(member, stock, _Given(stock, args, named)))) as items:
             async for item in items:
                 yield item
 
@@ -175,9 +206,9 @@ async def _apart(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, No
         await pump.close(LONG_GRACE)
 
 
-async def _run_stream(member: Member, stock: Callable[..., Any], options: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-    async with _entered(member, {"task": task_of(options.get("task"))}) as entry, _whole(member):  # noqa: SIM117 - as entered
-        async with aclosing(_driven(entry, stock(**entry.options(stock, options)))) as items:
+async def _run_stream(member: Member, stock: Callable[..., Any], given: _Given) -> AsyncGenerator[Any, None]:
+    async with _entered(member, given.asked()) as entry, _whole(member, entry.place):  # noqa: SIM117 - as entered
+        async with aclosing(_driven(entry, entry.call(stock, given))) as items:
             async for item in items:
                 if isinstance(item, TaskResult):
                     await entry.finish(item.messages, stop_reason=item.stop_reason)

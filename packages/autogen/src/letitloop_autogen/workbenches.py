@@ -136,8 +136,13 @@ class _Calls(StandIn):
     ) -> ToolResult:
         policy, what = drive.shared.policies.of(name), f"{scope.prefix.decode()}tool {name} {place}"
         if policy == "rerun" or self._is_composite(name):
-            with entered(scope.inner(f"tool {name} {place}")):
-                return await self._call(name, arguments, token, call_id, emit)
+            part, began = scope.inner(f"tool {name} {place}"), scope.run.log.next_seq
+            with entered(part):
+                result = await self._call(name, arguments, token, call_id, emit)
+            if result.is_error and self._is_composite(name):
+                told = str(await drive.failure(part, RuntimeError(result.to_text()), began))
+                return result.model_copy(update={"result": [TextResultContent(content=told)]})
+            return result
         inside = Inside(drive.shared, scope, f"tool {name} {place}")
         with drive.under_way(what, inside) as key:
             await drive.be_cancelled_at(key)

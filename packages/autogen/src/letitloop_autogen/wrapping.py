@@ -84,6 +84,7 @@ class Wrapping:
         self._members: dict[int, tuple[Any, Member]] = {}
         self._stand_ins: dict[tuple[int, int, bool], Any] = {}
         self._memories: dict[int, dict[int, int]] = {}
+        self._numbers: dict[str, int] = {}
         be_quiet(in_stopped_run)
 
     def undo(self) -> None:
@@ -93,17 +94,19 @@ class Wrapping:
             member.look = member.changed = lambda: None
         self._members.clear()
         self._shared.members.clear()
+        self._numbers.clear()
         self._stand_ins.clear()
 
     def begin(self, one: Any, name: str | None = None) -> None:
         """Wrap an agent or a team with all that is found in it; if something is refused, nothing is changed."""
-        patched, members = len(self._patches), dict(self._members)
+        patched, members = len(self._patches), len(self._members)
         try:
             self.wrap(one, name)
         except BaseException:
             self._patches.undo(patched)
-            for key in self._members.keys() - members.keys():
+            for key in list(self._members)[members:]:
                 self._shared.members.pop(self._members.pop(key)[1].key, None)
+            self._numbers.clear()
             raise
 
     def wrap(self, one: Any, name: str | None = None, home: Member | None = None, *, guest: bool = False) -> None:
@@ -139,13 +142,13 @@ class Wrapping:
 
     def _give_key(self, member: Member) -> None:
         """Let records find an agent in each life: by its name, and its place among those of that name."""
-        where, known, number = current.get(), self._shared.members, 1
+        where, known, number = current.get(), self._shared.members, self._numbers.get(member.name, 1)
         if isinstance(where, Call):
             member.made_in = where.key
             return
         while (key := member.name if number == 1 else f"{member.name} {number}") in known:
             number += 1
-        member.key, known[key] = key, member
+        member.key, known[key], self._numbers[member.name] = key, member, number
 
     def _refuse_copy(self, one: Any) -> NoReturn:
         raise InvalidArgument(
