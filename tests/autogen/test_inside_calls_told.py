@@ -45,7 +45,7 @@ async def test_two_calls_at_once_are_told(world, caplog):
         return AssistantAgent("boss", Mortal(script), tools=in_tool(expert, by_run), max_tool_iterations=2)
 
     expected = await world.live(assistant, boss)
-    assert "'expert' is run by 'tool ask 1.0' and 'tool ask 1.1' at the same time" in caplog.text
+    assert "'expert' is run or changed by 'tool ask 1.0' and 'tool ask 1.1' at the same time" in caplog.text
     assert await world.live(assistant, boss) == expected
     with pytest.raises(Died):
         await world.live(assistant, boss, 3, session_id="dies")

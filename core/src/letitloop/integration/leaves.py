@@ -56,11 +56,18 @@ def leaf(scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], 
 
 
 async def aleaf(
-    scope: Scope, name: str, asked: Mapping[str, object], fn: Callable[[], Awaitable[T]], *, on_change: str | None = None
+    scope: Scope,
+    name: str,
+    asked: Mapping[str, object],
+    fn: Callable[[], Awaitable[T]],
+    *,
+    on_change: str | None = None,
+    unordered: bool = False,
 ) -> T:
     """Do an async leaf call once; arguments and errors are those of :func:`leaf`.
 
-    Its place is taken when the coroutine is first awaited: give concurrent calls of one kind names that tell them apart.
+    Its place is taken when the coroutine is first awaited: give concurrent calls of one kind names that tell them apart, or say
+    that they are ``unordered``: they may come in another order next time, and one of other arguments in its place is no change.
     """
     from letitloop.runs.drive_async import await_step
 
@@ -68,6 +75,8 @@ async def aleaf(
         return await fn()
 
     call = _call(scope, name, act, asked, on_change)
+    if unordered:
+        call.unordered = call.overlapped = True
     call.activate()
     return await await_step(call)  # type: ignore[no-any-return]  # what act returned
 

@@ -7,7 +7,6 @@ must reach the caller is kept in the :class:`Drive`, and raised where the outerm
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,25 +16,27 @@ from weakref import WeakKeyDictionary
 
 from letitloop.errors import Halt, LetItLoopError, RecordedError, RunHalted, StepChanged, command
 from letitloop.integration.leaves import acomplete, aleaf, look_up, reserve
+from letitloop.runs.identity import escape
 from letitloop.runs.journal import Failure
+from letitloop.runs.run import Call
 from letitloop.runs.scope import Scope, current, restore
+from letitloop_autogen.beside import Calls, Runs, number_of
 from letitloop_autogen.cancelling import Cut
 from letitloop_autogen.kept import Abandoned, Inside, is_inside, stopping
+from letitloop_autogen.left import Left
 from letitloop_autogen.names import Names
 from letitloop_autogen.order import Order
 from letitloop_autogen.stamps import Stamps
+from letitloop_autogen.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-
-    from autogen_core import FunctionCall
-    from autogen_core.models import CreateResult
 
     from letitloop.integration.policies import Policies
     from letitloop.integration.sessions import Session
     from letitloop_autogen.states import States
 
-__all__ = ["Drive", "Member", "Place", "Shared", "Turn", "in_stopped_run", "open_drive"]
+__all__ = ["Drive", "Member", "Place", "Shared", "in_stopped_run", "open_drive"]
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Shared:
         kept: how many records hold what became of the agents that a call ran.
         inside: the recorded calls that are being carried out.
         loaded: into which the program has loaded a state outside of runs, the first of them.
+        runs: the outermost runs that are under way.
     """
 
     session: Session
@@ -69,6 +71,7 @@ class Shared:
     kept: int = 0
     inside: dict[Inside, None] = field(default_factory=dict[Inside, None])
     loaded: str | None = None
+    runs: Runs = field(default_factory=Runs)
 
 
 class Drive:
@@ -81,11 +84,13 @@ class Drive:
         finished: whether its caller has its result.
         stamps: the ids and times of its recorded messages, None if it has not come to its end.
         cut: where it is cut off.
+        left: what it leaves without an answer.
     """
 
-    def __init__(self, shared: Shared, scope: Scope) -> None:
+    def __init__(self, shared: Shared, scope: Scope, task: asyncio.Task[Any] | None) -> None:
         self.shared = shared
         self.scope = scope
+        self._task = task
         self.stopped: BaseException | None = None
         self.finished = False
         self._result, known = reserve(scope, "result", {})
@@ -93,8 +98,11 @@ class Drive:
         self.stamps = Stamps(known.value) if known is not None else None
         recorded = cut.value if cut is not None and shared.strict else None
         self.cut = Cut(recorded, lambda: self.stop(asyncio.CancelledError("the run was cancelled")))
+        before: Any = known.value if known is not None else {}
+        self.left = Left(before.get("left", {}), self.cut.ending)
         self._order: Order | None = None
         self._calls: dict[str, Inside] = {}
+        self._beside = Calls()
 
     @property
     def ended(self) -> bool:
@@ -153,15 +161,16 @@ class Drive:
         """
         self.check()
         what, inside = f"{scope.prefix.decode()}{name}", Inside(self.shared, scope, name)
+        beside = self._beside.are_beside(scope.prefix)
 
         async def go() -> Any:
-            await self.go_on(what)
+            await self.go_on(what, inside)
             return await inside.do(lambda: self.cut.unless(fn()))
 
         try:
-            with self.under_way(what, inside) as key:
+            with self.under_way(scope, name, asked, inside) as key:
                 await self.be_cancelled_at(key)
-                answer: T = await inside.answer(await aleaf(scope, name, asked, go))
+                answer: T = await inside.answer(await aleaf(scope, name, asked, go, unordered=beside))
                 self.cut.check(key)
                 return answer
         except Halt as halt:
@@ -187,13 +196,21 @@ class Drive:
         return not cancelling()
 
     @contextmanager
-    def under_way(self, what: str, inside: Inside) -> Generator[str]:
+    def under_way(self, scope: Scope, name: str, asked: Mapping[str, object], inside: Inside) -> Generator[str]:
         """Note that a call is under way, under the key that the block gets."""
-        key = self.cut.begin(what, inside=is_inside())
+        key = self.cut.begin(f"{scope.prefix.decode()}{name}", inside=is_inside())
         self._calls[key] = inside
+        self._beside.begin(scope.prefix)
+        self.left.begin(inside, scope, name, asked)
+        left = False
         try:
             yield key
+        except asyncio.CancelledError:
+            left = self.cut.by is None and self.stopped is None
+            raise
         finally:
+            self.left.end(inside, left=left)
+            self._beside.end(scope.prefix)
             self.cut.end(key)
             if self.cut.by is None:
                 del self._calls[key]
@@ -204,17 +221,18 @@ class Drive:
             await self._calls[key].again(self.cut.recorded.get("kept", {}).get(key, {}))
             await self._be_cancelled(key)
 
-    async def go_on(self, what: str) -> None:
+    async def go_on(self, what: str, inside: Inside) -> None:
         """Something that is not on record is about to happen.
 
         Raises:
             StepChanged: the run had come to its end without it, or was cancelled before it.
-            asyncio.CancelledError: it was cancelled before it, and this one is as well.
+            asyncio.CancelledError: it was cancelled before it, and this one is as well; or it was left, and is again.
         """
         if self.cut.by is not None:
             raise asyncio.CancelledError("the run was cancelled")
         if self.cut.recorded is not None:
             await self._be_cancelled(what)
+        await self.left.again(inside)
         self.going_on(what)
 
     async def _be_cancelled(self, what: str) -> None:
@@ -251,7 +269,8 @@ class Drive:
             await self.survive()  # it was cancelled, and has a result all the same
 
             async def made() -> dict[str, object]:
-                return {"messages": Stamps.of(messages), **rest}
+                left = self.left.record()
+                return {"messages": Stamps.of(messages), **rest, **({"left": left} if left else {})}
 
             try:
                 await acomplete(self._result, made)
@@ -316,6 +335,7 @@ class Drive:
             raise
         finally:
             self.finished = True
+            self.shared.runs.end(self._task)
             if self.cut.by is not None and not self.ended:
                 self.shared.cut_off.append(self)
         if self.stopped is not None:
@@ -327,38 +347,6 @@ class Place(NamedTuple):
 
     drive: Drive
     scope: Scope
-
-
-@dataclass
-class Turn:
-    """One turn of an agent.
-
-    Attributes:
-        drive: the run it belongs to.
-        scope: its scope.
-        models: how many model calls it has made.
-    """
-
-    drive: Drive
-    scope: Scope
-    models: int = 0
-    _asked: list[tuple[str, FunctionCall]] = field(default_factory=list["tuple[str, FunctionCall]"])
-    _strangers: dict[str, int] = field(default_factory=dict[str, int])
-
-    def answered(self, result: CreateResult) -> None:
-        """Note the tool calls that the model asks for, by their position in its answer."""
-        self.models += 1
-        if not isinstance(result.content, str):
-            self._asked = [(f"{self.models}.{position}", call) for position, call in enumerate(result.content)]
-
-    def place_of(self, name: str, arguments: Mapping[str, Any], call_id: str | None) -> str:
-        """Return which of the calls asked for this one is; the id may be empty, or the same for two of them."""
-        for index, (place, call) in enumerate(self._asked):
-            if call.name == name and call.id == (call_id or "") and _parsed(call.arguments) == arguments:
-                del self._asked[index]
-                return place
-        self._strangers[name] = self._strangers.get(name, 0) + 1  # a custom agent's own call
-        return f"{self.models}+{self._strangers[name]}"
 
 
 @dataclass
@@ -463,13 +451,6 @@ class Member:
             restore(_acting, acting_token)
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # AutoGen answers such a call itself
-
-
 _driving: ContextVar[Drive | None] = ContextVar("letitloop_autogen_drive", default=None)
 _acting: ContextVar[Member | None] = ContextVar("letitloop_autogen_member", default=None)
 
@@ -499,10 +480,21 @@ async def open_drive(member: Member, asked: Mapping[str, object]) -> Drive:
         root = await in_thread(shared.session.root)
         while shared.cut_off:
             await shared.cut_off.pop().survive()
+    name = f"run {member.name}"
     scope = root.inner(member.name)  # here and in aleaf: the places of this run, before the next one comes in
+    task, beside = shared.runs.begin()
 
-    async def begun() -> None:
-        return None
+    async def begun() -> str:
+        call = current.get()
+        assert isinstance(call, Call), "a leaf's function"
+        return number_of(call)
 
-    await aleaf(root, f"run {member.name}", asked, begun)
-    return Drive(shared, scope)
+    try:
+        number = await aleaf(root, name, asked, begun, unordered=beside)
+        if number is not None:  # the scope of the run whose record this is: it may have come in another place then
+            where = escape(member.name, "scope") if number == "1" else f"{escape(member.name, 'scope')}#{number}"
+            scope = Scope(root.run, root.prefix + where.encode() + b"/", nested=root.nested)
+        return Drive(shared, scope, task)
+    except BaseException:
+        shared.runs.end(task)
+        raise

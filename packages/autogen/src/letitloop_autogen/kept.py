@@ -138,9 +138,9 @@ class Inside:
             one._at_once.add(member.key)
             member.tell(
                 "at once",
-                f"is run by {others[0].name!r} and {self.name!r} at the same time, and AutoGen's agents are made for one run at a "
-                "time: after a crash in the middle it may have been told things twice. Let the model call one tool at a time "
-                "(parallel_tool_calls=False), or give each an agent of its own",
+                f"is run or changed by {others[0].name!r} and {self.name!r} at the same time, and AutoGen's agents are made for "
+                "one run at a time: after a crash in the middle it may have been told things twice. Let the model call one tool at "
+                "a time (parallel_tool_calls=False), or give each an agent of its own",
             )
 
     async def changes(self) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
 from pydantic import BaseModel
 
 from letitloop.runs.run import Call
+from letitloop.runs.scope import current
 from letitloop_autogen.asking import Digests, model_of, schema_of
+from letitloop_autogen.beside import number_of
 from letitloop_autogen.standing import StandIn
 from letitloop_autogen.values import plain
 
@@ -75,7 +77,7 @@ class DurableModelClient(StandIn, ChatCompletionClient):
         async def ask() -> dict[str, Any]:
             result = await self._inner.create(messages, **settings)
             fresh.append(result)
-            return plain(result)
+            return _numbered(result)
 
         recorded = await place.drive.leaf(place.scope, "model", self._asked(messages, settings), ask, by_manager=member.team)
         return self._answered(member, place, fresh, recorded)
@@ -98,7 +100,7 @@ class DurableModelClient(StandIn, ChatCompletionClient):
                     chunks.put_nowait(chunk)
             if not fresh:
                 raise RuntimeError("the model's stream ended without a CreateResult")
-            return plain(fresh[-1])
+            return _numbered(fresh[-1])
 
         asked = self._asked(messages, settings)
         work = asyncio.ensure_future(place.drive.leaf(place.scope, "model", asked, ask, by_manager=member.team))
@@ -121,7 +123,7 @@ class DurableModelClient(StandIn, ChatCompletionClient):
             result = CreateResult.model_validate(recorded)
             _add(self._inner, result.usage)
         if member.turn is not None and not isinstance(place.scope, Call):  # a step's own question is none of the turn's
-            member.turn.answered(result)
+            member.turn.answered(result, place.scope, recorded.get("number"))
         return result
 
     # --- the rest is the inner client's --------------------------------------------------------------------------------------
@@ -148,6 +150,12 @@ class DurableModelClient(StandIn, ChatCompletionClient):
     @property
     def model_info(self) -> ModelInfo:
         return self._inner.model_info
+
+
+def _numbered(result: CreateResult) -> dict[str, Any]:
+    """Return what is recorded of the answer to the current call, with what tells it from others of its turn in each life."""
+    asking = current.get()
+    return {**plain(result), **({"number": number_of(asking)} if isinstance(asking, Call) else {})}
 
 
 def _schema(output: Any) -> object:

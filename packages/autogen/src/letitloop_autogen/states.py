@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Team
+from autogen_core.memory import MemoryQueryResult
 from autogen_core.model_context import ChatCompletionContext
 
 from letitloop_autogen.managers import manager_of
+from letitloop_autogen.values import packed_memories, unpacked_memories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["States", "difference"]
+    from autogen_core.memory import ListMemory
+
+__all__ = ["Contents", "States", "difference"]
 
 _IN_CONTEXTS = (BaseChatAgent.save_state, AssistantAgent.save_state)
 """What says no more of an agent than its contexts do."""
@@ -73,6 +77,33 @@ class States:
         holder = await manager_of(self._one) if isinstance(self._one, Team) else self._one
         held: dict[str, Any] = getattr(holder, "__dict__", {})
         return {f"context {name}": value for name, value in held.items() if isinstance(value, ChatCompletionContext)}
+
+
+class Contents(States):
+    """What a list memory holds, which a process takes with it when it dies.
+
+    Args:
+        memory: the memory.
+    """
+
+    def __init__(self, memory: ListMemory) -> None:
+        self._memory = memory
+
+    async def now(self) -> dict[str, Any]:
+        return {"contents": copy.deepcopy(packed_memories(MemoryQueryResult(results=self._memory.content)))}
+
+    async def change(self, change: Any) -> bool:
+        fits: list[bool] = [True]
+        now = await self.now()
+        held, new = now["contents"], _changed(now, change, fits)["contents"]
+        if new[: len(held)] == held:
+            self._memory.content.extend(unpacked_memories(new[len(held) :]).results)
+        else:
+            self._memory.content = unpacked_memories(new).results
+        return fits[0]
+
+    def unsaved(self) -> dict[str, Any]:
+        return {}
 
 
 def difference(before: Any, after: Any) -> list[Any] | None:

@@ -6,13 +6,14 @@ import asyncio
 from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from autogen_core import CancellationToken
 
-__all__ = ["GRACE", "LONG_GRACE", "Cancelled", "Pump", "let_go", "until"]
+__all__ = ["GRACE", "LONG_GRACE", "Cancelled", "Pump", "asker", "let_go", "until"]
 
 T = TypeVar("T")
 GRACE = 0.3
@@ -79,6 +80,15 @@ async def until(task: asyncio.Future[T], cancelled: Cancelled) -> T:
     return task.result()
 
 
+_askers: WeakKeyDictionary[asyncio.Future[Any], asyncio.Task[Any] | None] = WeakKeyDictionary()
+
+
+def asker() -> asyncio.Task[Any] | None:
+    """Return the current task; of a pump's the one that takes the items."""
+    task = asyncio.current_task()
+    return task if task is None else _askers.get(task, task)
+
+
 class Pump:
     """Takes the items out of a generator one by one, in a task and a context of its own.
 
@@ -90,6 +100,7 @@ class Pump:
         self._generator = generator
         self._wanted: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
         self._task = asyncio.ensure_future(self._work())
+        _askers[self._task] = asker()
         self._given_up = False
 
     @classmethod

@@ -12,10 +12,11 @@ from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 
 from letitloop.errors import Halt, LetItLoopError
 from letitloop_autogen.asking import task_of
-from letitloop_autogen.driving import Drive, Place, Turn, open_drive
+from letitloop_autogen.driving import Drive, Place, open_drive
 from letitloop_autogen.kept import enter, stopping
 from letitloop_autogen.noise import without_our_frames
 from letitloop_autogen.streams import GRACE, LONG_GRACE, Cancelled, Pump, let_go, until
+from letitloop_autogen.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

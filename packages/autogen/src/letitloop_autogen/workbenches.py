@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from autogen_core.tools import BaseTool, ToolSchema
 
     from letitloop.runs.scope import Scope
-    from letitloop_autogen.driving import Drive, Member, Turn
+    from letitloop_autogen.driving import Drive, Member
+    from letitloop_autogen.turn import Turn
 
 __all__ = ["DurableStaticWorkbench", "DurableWorkbench", "durable_workbench"]
 
@@ -89,11 +90,8 @@ class _Calls(StandIn):
             return
         given: Any = {} if arguments is None else arguments
         items: asyncio.Queue[Any] = asyncio.Queue()
-        scope = member.place().scope
-        if isinstance(scope, Call):  # inside a step: it has its place there
-            place = ""
-        else:
-            scope, place = turn.scope, turn.place_of(name, given, call_id)
+        scope = member.place().scope  # the turn's, or a branch's of it
+        place = "" if isinstance(scope, Call) else turn.place_of(scope, name, given, call_id)  # inside a step, it has one there
         work = asyncio.ensure_future(self._work(turn.drive, scope, place, name, given, token, call_id, items.put_nowait))
         work.add_done_callback(lambda _: items.put_nowait(_END))
         cancelled, ending = Cancelled(token), turn.drive.cut.ending
@@ -134,20 +132,20 @@ class _Calls(StandIn):
         call_id: str | None,
         emit: Callable[[Any], None],
     ) -> ToolResult:
-        policy, what = drive.shared.policies.of(name), f"{scope.prefix.decode()}tool {name} {place}"
+        policy, called = drive.shared.policies.of(name), f"tool {name} {place}"
         if policy == "rerun" or self._is_composite(name):
-            part, began = scope.inner(f"tool {name} {place}"), scope.run.log.next_seq
+            part, began = scope.inner(called), scope.run.log.next_seq
             with entered(part):
                 result = await self._call(name, arguments, token, call_id, emit)
             if result.is_error and self._is_composite(name):
                 told = str(await drive.failure(part, RuntimeError(result.to_text()), began))
                 return result.model_copy(update={"result": [TextResultContent(content=told)]})
             return result
-        inside = Inside(drive.shared, scope, f"tool {name} {place}")
-        with drive.under_way(what, inside) as key:
+        inside = Inside(drive.shared, scope, called)
+        with drive.under_way(scope, called, _asked(arguments), inside) as key:
             await drive.be_cancelled_at(key)
             if isinstance(policy, Effect) or self._is_guarded(name):
-                with unrecorded(what), entered(scope.inner(f"tool {name} {place}")):
+                with unrecorded(f"{scope.prefix.decode()}{called}"), entered(scope.inner(called)):
                     result = await self._call(name, arguments, token, call_id, emit)
             else:
                 result = await self._record(drive, inside, scope, place, name, arguments, token, call_id, emit)
@@ -169,7 +167,7 @@ class _Calls(StandIn):
         fresh: list[ToolResult] = []
 
         async def call() -> dict[str, Any]:
-            await drive.go_on(inside.name)
+            await drive.go_on(inside.name, inside)
             shown: list[Any] = []
 
             def both(item: Any) -> None:
@@ -180,7 +178,7 @@ class _Calls(StandIn):
             fresh.append(await self._call(name, arguments, token, call_id, both))
             return {"result": plain(fresh[0]), **({"streamed": shown} if shown else {})}
 
-        asked = arguments if type(arguments) is dict else {"arguments": arguments}  # a model may write any JSON
+        asked = _asked(arguments)
         try:
             recorded = await inside.answer(await atool_call(scope, name, "record", asked, lambda: inside.do(call), place=place))
         except Abandoned:
@@ -390,6 +388,11 @@ class DurableWorkbench(_Calls, Workbench):
         except Exception as error:
             return ToolResult(name=name, result=[TextResultContent(content=str(error))], is_error=True)
         return ToolResult(name=name, result=[TextResultContent(content=text)])
+
+
+def _asked(arguments: Any) -> dict[str, Any]:
+    """Return a tool call's arguments by name; a model may write any JSON."""
+    return arguments if type(arguments) is dict else {"arguments": arguments}
 
 
 def _is_stock(workbench: StaticWorkbench) -> bool:

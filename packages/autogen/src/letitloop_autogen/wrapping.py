@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
@@ -20,7 +21,7 @@ from autogen_agentchat.conditions import (
 from autogen_agentchat.teams import MagenticOneGroupChat, RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
 from autogen_core.code_executor import CodeExecutor
-from autogen_core.memory import Memory
+from autogen_core.memory import ListMemory, Memory
 from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
 
@@ -42,7 +43,7 @@ from letitloop_autogen.managers import begin_anew
 from letitloop_autogen.models import DurableModelClient, count_replayed
 from letitloop_autogen.noise import be_quiet
 from letitloop_autogen.parts import Parts, Place, attributes
-from letitloop_autogen.states import States
+from letitloop_autogen.states import Contents, States
 from letitloop_autogen.turns import durable_reply, durable_run, durable_run_stream, durable_turn
 from letitloop_autogen.workbenches import DurableStaticWorkbench, DurableWorkbench, durable_workbench
 
@@ -267,7 +268,10 @@ class Wrapping:
             return DurableExecutor(value, member)
         if isinstance(value, Memory):
             numbers = self._memories.setdefault(id(member), {})
-            return DurableMemory(value, member, numbers.setdefault(id(value), len(numbers)))
+            number = numbers.setdefault(id(value), len(numbers))
+            if isinstance(value, ListMemory):
+                self._hold(value, f"memory {number} of {member.name}")
+            return DurableMemory(value, member, number)
         workbench = durable_workbench(value, member)
         if isinstance(workbench, DurableStaticWorkbench):
             names.static(value)
@@ -277,6 +281,17 @@ class Wrapping:
         else:
             names.dynamic(value)
         return workbench
+
+    def _hold(self, memory: ListMemory, name: str) -> None:
+        """Let a recorded call that changes a memory record how: it is answered without changing it in later lives."""
+        if hasattr(memory.add, "letitloop_session"):
+            return
+        keeper = Member(self._shared, name, Contents(memory))
+        self._members[id(memory)] = memory, keeper
+        self._give_key(keeper)
+        self._patches.add(memory, "__deepcopy__", lambda memo: _copied(memory, memo))
+        for method in ("add", "clear"):
+            self._replace_method(memory, method, durable_change, keeper)
 
     def _condition(self, condition: Any, member: Member, count: list[int]) -> TerminationCondition:
         """Return a condition whose parts are recorded where they say something else next time."""
@@ -289,3 +304,11 @@ class Wrapping:
             return condition  # type: ignore[no-any-return]  # a condition
         count[0] += 1
         return DurableTermination(condition, member, count[0])
+
+
+def _copied(memory: ListMemory, memo: dict[int, Any]) -> ListMemory:
+    """Return a deep copy of a memory as it is without us."""
+    twin = memo[id(memory)] = object.__new__(type(memory))
+    held = {name: value for name, value in vars(memory).items() if name not in ("add", "clear", "__deepcopy__")}
+    vars(twin).update(copy.deepcopy(held, memo))
+    return twin
