@@ -6,11 +6,22 @@ import os
 
 import pytest
 
-from letitloop import ActionConflict, IntentFailed, Ledger, StepChanged, UnknownOutcome, current_run
+from letitloop import (
+    ActionConflict,
+    IntentFailed,
+    Ledger,
+    StepChanged,
+    UnknownOutcome,
+    atomic_marker,
+    current_run,
+    durable,
+    scope,
+    step,
+)
 from letitloop.effects.provider import Succeeded
 from letitloop.testing import assert_replayable
 from tests.cli.stores import lil
-from tests.effects.acting import ARGUMENTS, KEY, RESULT, SHOP, Bank, loses_its_reply, rejects, returns
+from tests.effects.acting import ARGUMENTS, KEY, RESULT, SHOP, Bank, loses_its_reply, rejects, returns, run
 from tests.effects.in_runs.programs import Act, Do, Ends, Once, the_durable
 
 
@@ -208,6 +219,66 @@ def test_a_rerun_is_refused_too_where_the_effect_failed_or_is_open(program, ledg
     given = 2
     with pytest.raises(StepChanged):
         job()
+
+
+@pytest.mark.parametrize("how", ["in it", "in a step in it", "in a scope in it", "a marker", "in the second of two"])
+def test_a_rerun_of_a_step_with_an_effect_inside_is_refused(store, ledger, bank, how):
+    """Its own record comes after what was done in it."""
+    given, marked = ["one"], []
+
+    def act(value):
+        run(ledger, bank, key=f"order/{value}")
+        return value
+
+    def work(value):
+        if how == "in a step in it":
+            return step("act", act, value)
+        if how == "in a scope in it":
+            with scope("part"):
+                return act(value)
+        if how == "a marker":
+            with atomic_marker("mail") as marker:
+                if marker:
+                    marked.append(value)
+                    marker.record(1)
+            return value
+        return act(value)
+
+    @durable(goal_id="job", store=store, on_change="rerun")
+    def job():
+        if how == "in the second of two":
+            step("work", str, "other")
+        step("work", work, given[0])
+        raise Ends
+
+    with pytest.raises(Ends):
+        job()
+    given[0] = "two"
+    with pytest.raises(StepChanged, match="mail" if how == "a marker" else "order"):
+        job()
+    assert len(bank.sent) + len(marked) == 1
+
+
+def test_a_rerun_of_a_step_beside_one_with_an_effect_is_done(store, ledger, bank):
+    given, done = ["one"], []
+
+    def work(value):
+        done.append(value)
+        if value == "acts":
+            run(ledger, bank)
+
+    @durable(goal_id="job", store=store, on_change="rerun")
+    def job():
+        step("work", work, "acts")
+        step("work", work, given[0])
+        raise Ends
+
+    with pytest.raises(Ends):
+        job()
+    given[0] = "two"
+    with pytest.raises(Ends):
+        job()
+    assert done == ["acts", "one", "two"]
 
 
 def test_a_rerun_of_what_follows_the_effect_leaves_it_alone(program, ledger, bank):

@@ -44,6 +44,7 @@ __all__ = [
     "function_goal",
     "inner_prefix",
     "is_inside",
+    "is_part",
     "run_name",
     "source_fingerprint",
     "step_key",
@@ -123,6 +124,13 @@ def inner_prefix(base: bytes, fingerprint: bytes, place: int) -> bytes:
 def is_inside(base: bytes, key: bytes) -> bool:
     """Tell whether the step ``key`` was called inside a step of the base ``base``."""
     return key.startswith(base) and key[len(base) : len(base) + 1] in (b">", b"~", b"#") and b">" in key[len(base) :]
+
+
+def is_part(base: bytes, fingerprint: bytes, key: bytes) -> bool:
+    """Tell whether the step ``key`` was called inside the step of that base and fingerprint, whichever of several it is."""
+    path, _, _ = inner_prefix(base, fingerprint, 1).rpartition(b">")
+    rest = key.removeprefix(path)
+    return rest != key and (rest[:1] == b">" or (rest[:1] == b"#" and b">" in rest))
 
 
 def enclosing(prefix: bytes, key: bytes) -> bool:

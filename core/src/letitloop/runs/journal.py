@@ -13,7 +13,7 @@ from threading import Lock
 
 from letitloop.errors import DecodeError, LogVersionError
 from letitloop.runs.failures import decode_failure
-from letitloop.runs.identity import base_of, enclosing, is_inside
+from letitloop.runs.identity import base_of, enclosing, is_inside, is_part
 from letitloop.runs.records import (
     ATTEMPT,
     EFFECT,
@@ -337,11 +337,17 @@ class Journal:
     # --- voiding -------------------------------------------------------------------------------------------------------------
 
     def effects_after(self, entry: Entry, prefix: bytes) -> list[str]:
-        """Return the keys of the effects that voiding a scope from a record on would take back, each once."""
+        """Return the keys of the effects that voiding a scope from a record on would take back, each once.
+
+        Those inside the step that is recorded there belong to it, and were recorded before it.
+        """
+        base, fingerprint = base_of(entry.key), unpack_head(self._read(entry)).fingerprint
         found = {  # in their order; one that was taken over has begun twice
             other.key.decode("utf-8", "replace"): None
             for other in self._entries
-            if other.kind == EFFECT and other.seq >= entry.seq and other.key.startswith(prefix)
+            if other.kind == EFFECT
+            and other.key.startswith(prefix)
+            and (other.seq >= entry.seq or is_part(base, fingerprint, other.key))
         }
         return list(found)
 
