@@ -70,7 +70,7 @@ class Calls:
         self._under_way[prefix] -= 1
 
     def are_beside(self, prefix: bytes) -> bool:
-        """Tell whether a call that is numbered by its arrival comes beside another in its scope or in one inside, or one has before.
+        """Tell whether a call that is numbered by its arrival comes, or one has come, beside another in its scope or inside that.
 
         Branches that lie in scopes of their own for a while come back to the scope around in any order.
         """
