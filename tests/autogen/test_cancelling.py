@@ -19,6 +19,7 @@ from autogen_core.models import UserMessage
 
 from letitloop import StepChanged
 from letitloop.adapters.autogen import AutoGenStateSerializer
+from letitloop_autogen import cancelling
 from tests.autogen.programs import Shell
 from tests.autogen.scripted import Scripted, call, results
 
@@ -175,6 +176,25 @@ def wrapped(store, one, session="cancelled"):
     return durability, durability.wrap_agent(one) if isinstance(one, BaseChatAgent) else durability.wrap_team(one)
 
 
+def where_it_was_cancelled(monkeypatch):
+    """Return an event that is set when a run has come to where it was cancelled before."""
+    there, again, settle = asyncio.Event(), cancelling.Cut.again, cancelling._some_rounds
+    begun = []
+
+    async def noticed(self):
+        begun.append(self)
+        return await again(self)
+
+    async def settled():
+        await settle()
+        if begun:
+            there.set()
+
+    monkeypatch.setattr(cancelling.Cut, "again", noticed)
+    monkeypatch.setattr(cancelling, "_some_rounds", settled)
+    return there
+
+
 async def streamed(one, **settings):
     return [item async for item in one.run_stream(**settings)][-1]
 
@@ -200,9 +220,10 @@ def asks(one):
 @pytest.mark.filterwarnings("ignore:No approval function")
 @pytest.mark.parametrize("how", ["token", "task", "stream: token", "stream: task"])
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_cancelled_run_ends_and_is_history_if_the_program_goes_on(tmp_path, place, how):
+async def test_a_cancelled_run_ends_and_is_history_if_the_program_goes_on(tmp_path, monkeypatch, place, how):
     """It ends while what it waits for never does; the object can be used again; and the whole program can be run again."""
     heard, unrecorded = [], "custom" in place
+    there = where_it_was_cancelled(monkeypatch)
     for life in range(2):
         block, token = Block(), CancellationToken()
         durability, one = wrapped(tmp_path / "store", PLACES[place](block))
@@ -210,7 +231,7 @@ async def test_a_cancelled_run_ends_and_is_history_if_the_program_goes_on(tmp_pa
         if not life:
             await asyncio.wait_for(block.reached.wait(), HANG)
         elif not unrecorded and how.endswith("task"):
-            await asyncio.sleep(0.3)  # a timeout of the program, which comes again: what the run waits for tells nobody
+            await asyncio.wait_for(there.wait(), HANG)  # a timeout of the program, which comes again
         elif unrecorded:
             await asyncio.wait_for(block.reached.wait(), HANG)
         if how.endswith("task"):
