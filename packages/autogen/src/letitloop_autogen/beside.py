@@ -68,12 +68,14 @@ class Calls:
     def end(self, prefix: bytes) -> None:
         """End one."""
         self._under_way[prefix] -= 1
+        if not self._under_way[prefix]:
+            del self._under_way[prefix]
 
     def are_beside(self, prefix: bytes) -> bool:
         """Tell whether a call that is numbered by its arrival comes, or one has come, beside another in its scope or inside that.
 
         Branches that lie in scopes of their own for a while come back to the scope around in any order.
         """
-        if any(count and one.startswith(prefix) for one, count in self._under_way.items()):
+        if any(one.startswith(prefix) for one in self._under_way):
             self._mixed.add(prefix)
         return prefix in self._mixed

@@ -61,7 +61,7 @@ class Turn:
     drive: Drive
     scope: Scope
     models: int = 0
-    _answers: list[_Answer] = field(default_factory=list[_Answer])
+    _answers: list[_Answer] = field(default_factory=list[_Answer])  # those with calls that have not been made
     _strangers: dict[tuple[bytes, str, str], int] = field(default_factory=dict[tuple[bytes, str, str], int])
 
     def answered(self, result: CreateResult, scope: Scope, number: str | None) -> None:
@@ -92,6 +92,8 @@ class Turn:
             for index, (position, call) in enumerate(answer.calls):
                 if call.name == name and call.id == (call_id or "") and _parsed(call.arguments) == arguments:
                     del answer.calls[index]
+                    if not answer.calls:
+                        self._answers.remove(answer)
                     return answer.place(scope, f".{position}")
         after = "0" if mine is None else mine.place(scope, "")
         place = scope.prefix, name, after
