@@ -143,6 +143,33 @@ def test_a_provider_that_cannot_be_had_is_one_line(words, told):
     assert len(data("ledger", "events", *LOST)) == 4, "nothing was done"
 
 
+PROGRAMS = {
+    "an action": "Ledger().run(NS, 'new', refunds, {'amount_minor': 1})",
+    "an action in async code": "asyncio.run(Ledger().arun(NS, 'new', refunds, {'amount_minor': 1}))",
+    "a run": "durable(goal_id='job')(lambda: step('pay', pay, 1, idempotency_key='new'))()",
+    "a marker": "with atomic_marker('m', namespace='n') as m: pay(1, idempotency_key='new')",
+}
+
+
+@pytest.mark.parametrize("verb", ["reconcile", "resend"])
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_module_that_does_something_when_it_is_imported_does_nothing(tmp_path, monkeypatch, what, verb):
+    """Most scripts do their work at the top: to ask about an action is no reason to send another."""
+    act("order-2/lost", how="lost")
+    monkeypatch.syspath_prepend(tmp_path)
+    head = "import asyncio\nfrom letitloop import *\nfrom tests.cli.shop import NS, pay, refunds\n"
+    name = f"program_{list(PROGRAMS).index(what)}_{verb}"
+    (tmp_path / f"{name}.py").write_text(head + PROGRAMS[what] + "\n")
+    (tmp_path / f"{name}_kept.py").write_text(head + f"if __name__ == '__main__':\n    {PROGRAMS[what]}\n")
+    before = shop.book()
+    said = lil("ledger", verb, *LOST, "--provider", f"{name}:refunds", code=1)
+    assert "if __name__ == '__main__'" in said
+    assert f"of module '{name}' was about to begin" in said
+    assert (shop.book(), len(data("ledger", "events", *LOST))) == (before, 4)
+    lil("ledger", "reconcile", *LOST, "--provider", f"{name}_kept:refunds", code=None)
+    assert len(data("ledger", "events", *LOST)) > 4
+
+
 @pytest.mark.parametrize("words", [["--provider", f"{SHOP}:make"], ["--provider", "bank", "--import", SHOP]])
 def test_a_provider_may_be_made_or_registered(words):
     killed("k")

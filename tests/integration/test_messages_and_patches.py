@@ -18,7 +18,7 @@ def test_a_command_is_quoted_as_a_shell_takes_it(tmp_path):
             if prompt == "one":
                 leaf(session.root(), "tool mail", {"prompt": prompt}, lambda: 1)
             else:
-                with pytest.raises(StepChanged, match=r"\"lil rewind \S+ 'tool mail'\" voids"):
+                with pytest.raises(StepChanged, match=r"\"lil rewind \S+ 'tool mail'.*\" voids"):
                     leaf(session.root(), "tool mail", {"prompt": prompt}, lambda: 1)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -472,6 +474,28 @@ def test_on_change_rerun_leaves_other_scopes_alone(store):
     inputs = {"left": 2, "right": 1, "die": False}
     job()
     assert calls == [("left", 2), ("left", "out")]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_command_that_takes_records_back_names_the_store(tmp_path, monkeypatch, named):
+    """Another store may have a run of that name, which it would strike."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LETITLOOP_STORE", raising=False)
+    given = [1]
+
+    @durable(goal_id="job", store=tmp_path / "team b" if named else None)
+    def job():
+        step("work", str, given[0])
+        raise OSError
+
+    with pytest.raises(OSError):
+        job()
+    given[0] = 2
+    with pytest.raises(StepChanged) as caught:
+        job()
+    command = re.search(r"""["'](lil rewind .*)["'] voids""", str(caught.value))[1]
+    options = ["--store", f"{tmp_path}/team b"] if named else []
+    assert shlex.split(command) == ["lil", "rewind", caught.value.run_id, "work", *options]
 
 
 def test_on_change_rerun_is_refused_where_an_effect_would_be_voided(store):

@@ -18,6 +18,7 @@ from letitloop.effects.reading import is_open, read_events, read_row, read_rows,
 from letitloop.effects.states import DISPATCHED, PREPARED, UNKNOWN
 from letitloop.effects.vault import Vault
 from letitloop.errors import CodecError, LetItLoopError
+from letitloop.runs.importing import only_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -303,12 +304,13 @@ def _has(found: object, needed: tuple[str, ...]) -> bool:
 
 
 def _import(option: str, module: str) -> Any:
-    """Import a module as ``python -m`` would find it."""
+    """Import a module as ``python -m`` would find it; what it does when it is imported is no reason to send anything."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(module)
+        with only_imported(module):
+            return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise click.ClickException(f"{option} {plain(module)}: importing it failed: {_told(error)} Nothing was done.") from error
 

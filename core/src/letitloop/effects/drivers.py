@@ -11,6 +11,7 @@ from letitloop.effects.plans import Ask, Transact
 from letitloop.effects.said import reply_parts, told
 from letitloop.errors import AsyncMisuse, UnknownOutcome
 from letitloop.runs.exits import announce
+from letitloop.runs.importing import check_may_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def drive(plan: Plan, action: Action, store: IntentStore) -> Any:
 
     Raises:
         AsyncMisuse: the provider acts in async code alone.
+        InvalidArgument: the program is only being imported.
     """
+    check_may_run("an action")
     _refuse_async(action.provider)
     step: Callable[[Any], Transact | Ask] = plan.send
     value: Any = None
@@ -78,6 +81,7 @@ async def adrive(plan: Plan, action: Action, store: IntentStore) -> Any:
     """Carry a plan out in async code: no commit and no plain provider is waited for on the event loop."""
     from letitloop.runs.drive_async import in_thread
 
+    check_may_run("an action")
     step: Callable[[Any], Transact | Ask] = plan.send
     value: Any = None
     try:

@@ -21,6 +21,7 @@ from letitloop.effects.ledger_file import LedgerFile, open_ledger
 from letitloop.errors import AsyncMisuse, InvalidArgument, LogLocked, StepOutsideRun, UnknownOutcome
 from letitloop.runs.failures import text_of
 from letitloop.runs.identity import escape
+from letitloop.runs.importing import check_may_run
 from letitloop.runs.scope import current_scope, restore, running_loop
 from letitloop.store.directory import resolve_store
 from letitloop.wal.lock import Lock
@@ -241,6 +242,7 @@ class _MarkerContext:
     # --- the way in ----------------------------------------------------------------------------------------------------------
 
     def _enter(self) -> Marker:
+        check_may_run("the block of a marker")
         ledger = self._ledger = open_ledger(self._location)
         done = self._completed(ledger)
         if done is not None:

@@ -76,8 +76,9 @@ def unknown(row: Row, why: str = "", *, place: str = "") -> UnknownOutcome:
     if row.checks:
         ask = "Its provider was asked and could not settle it, which proves nothing. Ask again later with reconcile()"
     return UnknownOutcome(
-        f"{_name(row)} was sent{at}{where} and may or may not have happened: {reason}. It was not sent again. {ask}, or find out "
-        f"there and say so: lil ledger resolve {typed(row)}{place} --as succeeded|failed --evidence TEXT --by NAME.",
+        f"{_name(row)} was sent{at}{where} and may or may not have happened: {reason}. It was not sent again. {ask}, or find "
+        f"out there and say so: lil ledger resolve {typed(row)}{place} --as succeeded|failed [--result FILE] --evidence TEXT "
+        "--by NAME.",
         namespace=row.namespace,
         key=row.key,
         reason=reason,

@@ -9,6 +9,7 @@ import time
 from letitloop.codecs import default_codecs
 from letitloop.errors import InvalidArgument, LogLocked, RunFinished, StoreError, command
 from letitloop.runs.identity import bound, function_goal, run_name, source_fingerprint
+from letitloop.runs.importing import check_may_run
 from letitloop.runs.journal import Journal, Value
 from letitloop.runs.records import GUARDED, RESUME, START, Head, as_fields
 from letitloop.runs.run import Run
@@ -186,7 +187,9 @@ def open_run(opening: Opening) -> Run | Value:
         RunFinished: it is finished, and ``on_complete="raise"``.
         StoreError: the store cannot be used, or the log under the run's name belongs to another run.
         LogError: the log cannot be used as it is; see :func:`letitloop.wal.recovery.open_log`.
+        InvalidArgument: the program is only being imported.
     """
+    check_may_run(f"run {opening.name}")
     if opening.opens is not None:
         return opening.opens(opening)
     spec = opening.spec

@@ -15,6 +15,7 @@ from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
 from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
 from letitloop.runs.scope import Counter, Scope
+from letitloop.store.directory import store_options
 from letitloop.wal.format import MAX_RECORD
 
 TYPE_CHECKING = False
@@ -384,9 +385,13 @@ class Run:
             arguments=tuple(differing),
         )
 
+    def rewinding(self, *step: str) -> str:
+        """Return the command that takes records of this run back, as a message names it."""
+        return command("rewind", self.id, *step, *store_options(self.store))
+
     def _ways_on(self, step: str, effects: list[str]) -> str:
         """Say what can be done about a changed step."""
-        rewind = f"{command('rewind', self.id, step)} voids the records from this step on"
+        rewind = f"{self.rewinding(step)} voids the records from this step on"
         if effects:
             way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
             rewind += " (what is in the ledger stays there: an effect with the same key does not happen again)"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from letitloop.wal.log import Log
     from letitloop.wal.recovery import View
 
-__all__ = ["DEFAULT_ROOT", "VARIABLE", "DirectoryStore", "MemoryStore", "resolve_store"]
+__all__ = ["DEFAULT_ROOT", "VARIABLE", "DirectoryStore", "MemoryStore", "resolve_store", "store_options"]
 
 VARIABLE = "LETITLOOP_STORE"
 DEFAULT_ROOT = ".letitloop"
@@ -193,6 +193,13 @@ class MemoryStore(DirectoryStore):
 
 
 _memory_stores: dict[str, MemoryStore] = {}
+
+
+def store_options(store: Store) -> list[str]:
+    """Return the words that tell ``lil`` of a store: none for the one that it looks at by itself, or that no other process sees."""
+    root = store.root if isinstance(store, DirectoryStore) else None
+    by_itself = os.path.realpath(os.environ.get(VARIABLE) or DEFAULT_ROOT)
+    return [] if root is None or root == by_itself else ["--store", root]
 
 
 def resolve_store(store: Store | str | bytes | os.PathLike[str] | None) -> Store:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from letitloop.errors import Halt, LetItLoopError, RecordedError, RunHalted, StepChanged, command
+from letitloop.errors import Halt, LetItLoopError, RecordedError, RunHalted, StepChanged
 from letitloop.integration.leaves import acomplete, aleaf, look_up, reserve
 from letitloop.runs.identity import escape
 from letitloop.runs.journal import Failure
@@ -241,7 +241,7 @@ class Drive:
             changed = StepChanged(
                 f"{which!r} of run {run} was cancelled at {what!r} before, and the program went on without it; nothing cancels "
                 "it now: a timeout is longer, or gone, or it was somebody's hand. Nothing was done. Cancel it as before, or use "
-                f"another session_id for a new run, or {command('rewind', run)}.",
+                f"another session_id for a new run, or {self.scope.run.rewinding()}.",
                 run_id=run,
                 step=what,
             )
@@ -258,7 +258,7 @@ class Drive:
             raise StepChanged(
                 f"{what!r} of run {run} is not on record, and the recorded run had come to its end without it: its agents, tools "
                 f"or conditions have changed since. Nothing was done. Use another session_id for a new run, or "
-                f"{command('rewind', run)}.",
+                f"{self.scope.run.rewinding()}.",
                 run_id=run,
                 step=what,
             )

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from letitloop.errors import StepChanged, UnencodableError, command
+from letitloop.errors import StepChanged, UnencodableError
 from letitloop.runs.run import Call
 from letitloop.runs.scope import current, restore
 from letitloop_autogen.states import difference
@@ -191,7 +191,7 @@ class Inside:
             run = self._run.id
             raise StepChanged(
                 f"{self.name!r} of run {run} ran {member.name!r}, whose conversation was another one before it: the program has "
-                f"changed. Nothing was done. Use another session_id for a new run, or {command('rewind', run)}.",
+                f"changed. Nothing was done. Use another session_id for a new run, or {self._run.rewinding()}.",
                 run_id=run,
                 step=self.name,
             )

@@ -18,7 +18,7 @@ from os.path import dirname
 from typing import TYPE_CHECKING, Any
 
 from letitloop.codecs.fingerprint import hints
-from letitloop.errors import StepChanged, command
+from letitloop.errors import StepChanged
 from letitloop.runs.identity import argument_names, base_of, unwrapped
 from letitloop.runs.records import STEP_KINDS, unpack_head
 from letitloop.runs.scope import Scope, running_loop
@@ -90,7 +90,7 @@ class StepScope(Scope):
         error = StepChanged(
             f"{what} The program has changed, or its calls depend on what is not recorded. What it asked instead is on record, and "
             "so is everything before; the step's end is not. on_change='rerun' and 'reuse' go on with what it asked now; "
-            f"{command('rewind', self.run.id, left[0].decode('utf-8', 'replace'))} voids the records from the first such call on.",
+            f"{self.run.rewinding(left[0].decode('utf-8', 'replace'))} voids the records from the first such call on.",
             run_id=self.run.id,
             step=left[0].decode("utf-8", "replace"),
             arguments=self._differing(left),
