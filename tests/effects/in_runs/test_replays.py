@@ -281,6 +281,25 @@ def test_a_rerun_of_a_step_beside_one_with_an_effect_is_done(store, ledger, bank
     assert done == ["acts", "one", "two"]
 
 
+def test_effects_in_later_parts_are_named_where_a_rerun_is_offered(store, ledger, bank):
+    given = [1]
+
+    @durable(goal_id="job", store=store)
+    def job():
+        with scope("first"):
+            step("ask", str, given[0])
+        for number in range(5):
+            with scope(f"turn {number}"):
+                run(ledger, bank, key=f"order/{number}")
+        raise Ends
+
+    with pytest.raises(Ends):
+        job()
+    given[0] = 2
+    with pytest.raises(StepChanged, match=r"on_change='rerun', or .* begun later \(turn.0/order%2F0, .* and 2 more\): they stay"):
+        job()
+
+
 def test_a_rerun_of_what_follows_the_effect_leaves_it_alone(program, ledger, bank):
     given = 1
     later = Once()

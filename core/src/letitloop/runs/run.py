@@ -13,7 +13,7 @@ from letitloop.runs.exits import announce
 from letitloop.runs.failures import chain, encode_failure
 from letitloop.runs.identity import argument_names, inner_prefix, unwrapped
 from letitloop.runs.journal import Changed, Failure, Journal, Value
-from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, Head, pack_head, pack_void
+from letitloop.runs.records import EFFECT, END, ENDED, OVERLAPPED, VOID, pack_head, pack_void
 from letitloop.runs.scope import Counter, Scope
 from letitloop.store.directory import store_options
 from letitloop.wal.format import MAX_RECORD
@@ -363,12 +363,12 @@ class Run:
             self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
             self.journal.void(changed.entry.seq, call.scope.prefix)
             return None
-        raise self._step_changed(call, changed.head, effects)
+        raise self._step_changed(call, changed, effects)
 
-    def _step_changed(self, call: Call, head: Head, effects: list[str]) -> StepChanged:
+    def _step_changed(self, call: Call, changed: Changed, effects: list[str]) -> StepChanged:
         step = call.key.decode()
         names = argument_names(*unwrapped(call.fn, call.args, call.kwargs))
-        now, then = hints(call.fingerprint), hints(head.fingerprint)
+        now, then = hints(call.fingerprint), hints(changed.head.fingerprint)
         differing = [name for i, name in enumerate(names) if now[i : i + 1] != then[i : i + 1]]
         if len(now) != len(then):
             what = f"it is called with {len(now)} argument{'s' * (len(now) != 1)} now and was recorded with {len(then)}"
@@ -379,10 +379,21 @@ class Run:
         code = " The function's code has changed since the run began." if self._source_changed else ""
         return StepChanged(
             f"step {step!r} of run {self.id} changed: {what}.{code} It was not run, and every record is kept. "
-            f"{self._ways_on(step, effects)}",
+            f"{self._ways_on(step, effects)}{self._what_stays(changed, effects)}",
             run_id=self.id,
             step=step,
             arguments=tuple(differing),
+        )
+
+    def _what_stays(self, changed: Changed, effects: list[str]) -> str:
+        """Say that effects in other parts of the program came later: they may stand in the way of a change that reaches them."""
+        later = [] if effects else self.journal.effects_after(changed.entry, b"")
+        if not later:
+            return ""
+        named = ", ".join(later[:3]) + (f" and {len(later) - 3:,} more" if len(later) > 3 else "")
+        return (
+            f" Effects in other parts of this run were begun later ({named}): they stay, and if what leads to them has changed "
+            "too, 'rerun' is refused there."
         )
 
     def rewinding(self, *step: str) -> str:
@@ -393,7 +404,7 @@ class Run:
         """Say what can be done about a changed step."""
         rewind = f"{self.rewinding(step)} voids the records from this step on"
         if effects:
-            way = f"on_change='rerun' would take back effects that have happened ({', '.join(effects)}), so it is refused."
+            way = f"on_change='rerun' would take back effects that were begun ({', '.join(effects)}), so it is refused."
             rewind += " (what is in the ledger stays there: an effect with the same key does not happen again)"
         else:
             way = "To run it and what follows with the new inputs: on_change='rerun', or"
