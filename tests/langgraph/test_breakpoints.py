@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
 
+from letitloop_langgraph import durable_config
 from tests.langgraph import forked
+from tests.langgraph.helpers import State, restarted
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -195,3 +199,37 @@ def test_a_breakpoint_after_sends_is_kept_when_what_went_before_is_pruned(tmp_pa
     lives.live("approve")
     assert lives.live("run") == {"next": [], "has": ["join-a", "join-b", *WORK]}
     lives.check()
+
+
+def fanning(saver, **breakpoints):
+    graph = StateGraph(State)
+    graph.add_node("split", lambda state: {"xs": ["split"]})
+    graph.add_node("work", lambda n: {"xs": [f"work{n}"]})
+    graph.add_node("join", lambda state: {"xs": ["join"]})
+    graph.add_edge(START, "split")
+    graph.add_conditional_edges("split", lambda state: [Send("work", n) for n in range(2)], ["work"])
+    graph.add_edge("work", "join")
+    return graph.compile(checkpointer=saver, **breakpoints)
+
+
+@pytest.mark.parametrize("mode", ["sync", "exit"])
+@pytest.mark.parametrize(
+    ("moved", "stands"),
+    [(["work"], True), (["work", "join"], True), ("*", True), (["join"], False), ([], False)],
+)
+def test_a_breakpoint_that_was_moved_is_kept_where_it_still_is(saver, mode, moved, stands):
+    inputs, config = {"xs": []}, durable_config("1", {"xs": []})
+    waits = ["split", "work0", "work1"]
+    assert fanning(saver, interrupt_after=["work"]).invoke(inputs, config, durability=mode)["xs"] == waits
+    restarted(saver)
+    app = fanning(saver, interrupt_after=moved)
+    for _ in range(2):
+        assert app.invoke(inputs, config, durability=mode)["xs"] == (waits if stands else [*waits, "join"])
+        restarted(saver)
+
+
+def test_what_is_streamed_of_a_config_holds_nothing_of_ours(saver):
+    app = fanning(saver, interrupt_after=["split"])
+    for inputs in ({"xs": []}, None):
+        for told in app.stream(inputs, durable_config("1", {"xs": []}), stream_mode="checkpoints"):
+            assert {*told["config"]["configurable"]} <= {"thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"}

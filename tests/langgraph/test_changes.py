@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import dynamic_prompt
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.func import task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from letitloop import Ledger, durable, effect, step
 from letitloop.errors import InvalidArgument, StepChanged
@@ -224,9 +229,68 @@ def test_a_call_is_not_made_anew_if_another_question_got_a_humans_answer(saver, 
         run(app, way, Command(resume="yes"), HERE)
     assert [answer for _, answer in seen] == ["yes"]
     restarted(saver)
-    with pytest.raises(StepChanged, match="unless a human's answer would be taken back"):
+    with pytest.raises(StepChanged, match="unless a human was asked, or a subgraph or @task called"):
         run(app, way, None, HERE)
     assert [answer for _, answer in seen] == ["yes"]
+
+
+class Asked(TypedDict, total=False):
+    q: str
+    r: str
+
+
+def subgraph(answer):
+    graph = StateGraph(Asked)
+    graph.add_node("answer", lambda state: {"r": answer(state["q"])})
+    graph.add_edge(START, "answer")
+    return graph.compile()
+
+
+INNER = {
+    "subgraph": lambda q: subgraph(lambda q: f"found {q}").invoke({"q": q})["r"],
+    "subgraph that asks": lambda q: subgraph(lambda q: f"found {q}, {interrupt(q)}").invoke({"q": q})["r"],
+    "task": lambda q: task(lambda q: f"found {q}", name="look")(q).result(),
+}
+
+
+@pytest.mark.parametrize("mode", ["sync", "exit"])
+@pytest.mark.parametrize("where", ["in it", "after it", "in one under way"])
+@pytest.mark.parametrize("kind", INNER)
+def test_a_call_is_not_made_anew_if_another_question_got_what_a_subgraph_or_task_came_to(saver, mode, where, kind):
+    made = []
+
+    @tool("search")
+    def looking(q: str) -> str:
+        """Look."""
+        made.append(q)
+        return INNER[kind](q) if where == "in it" else f"found {q}"
+
+    def inside():
+        found = INNER[kind]("c")
+        if where == "in one under way" and deaths:
+            deaths.pop()
+            raise KeyboardInterrupt
+        return found
+
+    def then():
+        if where != "in it":
+            step("after", inside)
+
+    arguments, deaths = iter("aab" if "asks" in kind else "ab"), [1]
+    app = tool_node(saver, [looking], arguments, on_change="rerun", dies=[where != "in one under way"], then=then)
+    inputs = ASKED
+    if "asks" in kind:
+        app.invoke(ASKED, HERE, durability=mode)
+        restarted(saver)
+        inputs = Command(resume="yes")
+        if where == "in it":
+            made.clear()
+    with pytest.raises((OSError, KeyboardInterrupt)):
+        app.invoke(inputs, HERE, durability=mode)
+    restarted(saver)
+    with pytest.raises(StepChanged, match="unless a human was asked, or a subgraph or @task called"):
+        app.invoke(None, HERE, durability=mode)
+    assert made == ["a"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -297,3 +361,61 @@ def test_the_policy_of_one_task_is_that_of_none_beside_it(saver, way):
     with pytest.raises(StepChanged):
         run(app, way, None, {"configurable": {"thread_id": "1"}})
     assert [program.asks() for program in programs] == [1, 2, 1] * 2
+
+
+class Amount(BaseModel):
+    """An amount, in cents."""
+
+    value: int
+
+
+class Money(BaseModel):
+    """An amount, in euros."""
+
+    value: int
+    currency: str = "EUR"
+
+
+def schemas(title):
+    """One JSON schema without a title has another name in each process."""
+    return {**({"title": title} if title else {}), "type": "object", "properties": {"value": {"type": "integer"}}}
+
+
+FORMATS = {
+    "tools": (lambda: ToolStrategy(Amount), lambda: ToolStrategy(Money)),
+    "another of a union": (lambda: ToolStrategy(Amount), lambda: ToolStrategy(Amount | Money)),
+    "provider": (lambda: ProviderStrategy(Amount), lambda: ProviderStrategy(Money)),
+    "strict": (lambda: ProviderStrategy(Amount), lambda: ProviderStrategy(Amount, strict=True)),
+    "whichever": (lambda: AutoStrategy(Amount), lambda: AutoStrategy(Money)),
+    "a class": (lambda: Amount, lambda: Money),
+    "no title": (lambda: schemas(None), lambda: {**schemas(None), "description": "in euros"}),
+    "a title": (lambda: schemas("Amount"), lambda: schemas("Money")),
+    "none": (lambda: None, lambda: Amount),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_answer_in_another_form_is_another_question(saver, kind):
+    calls, deaths = Calls(), [1]
+
+    class Dies(DurableMiddleware):
+        def wrap_model_call(self, request, handler):
+            answer = super().wrap_model_call(request, handler)
+            if deaths:
+                deaths.pop()
+                raise OSError("the process died")
+            return answer
+
+    def invoke(wanted):
+        restarted(saver)
+        model = Scripted(calls=calls, answers=[AIMessage('{"value": 5}')])
+        create_agent(model, [], middleware=[Dies()], response_format=wanted, checkpointer=saver).invoke(inputs, config)
+
+    inputs, (before, after) = {"messages": [HumanMessage("go")]}, FORMATS[kind]
+    config = durable_config("1", inputs)
+    with pytest.raises(OSError, match="died"):
+        invoke(before())
+    with pytest.raises(StepChanged, match="'response_format' differs"):
+        invoke(after())
+    invoke(before())
+    assert calls.made == ["model-0"]

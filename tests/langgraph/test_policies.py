@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelResponse, ModelRetryMiddleware, ToolRetryMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
-from letitloop import Ledger, effect
+from letitloop import Ledger, Limit, MemoryStore, Trusted, effect, effect_context
 from letitloop.errors import InvalidArgument
-from letitloop_langgraph import adurable_tool_call, durable_tool_call
-from tests.langgraph.programs import asked, summary
+from letitloop.runs.importing import only_imported
+from letitloop_langgraph import DurableMiddleware, LetItLoopCheckpointSaver, adurable_tool_call, durable_tool_call
+from tests.langgraph.helpers import restarted
+from tests.langgraph.programs import Scripted, asked, summary
 from tests.langgraph.test_tools import HERE, WAYS, Calls, agent, node, run, searching
 
 
@@ -217,3 +221,117 @@ def test_an_argument_that_the_model_left_out_is_told_to_it(saver, calls):
     app = node(saver, [open_tool(OPEN, calls)], asked(("refund", {"cents": 1}, "c1")), policies=policies)
     assert "order_id" in app.invoke({"messages": []}, HERE)["messages"][-1].content
     assert calls.made == []
+
+
+BAD = {
+    "empty": {"order_id": ""},
+    "too long": {"order_id": "x" * 600},
+    "with a zero character": {"order_id": "1\0"},
+    "half a character": {"order_id": "\ud800"},
+    "null": {"order_id": None},
+    "a list": {"order_id": ["1"]},
+    "missing": {"cents": 1},
+    "no name of a parameter": {"order_id": "1", "order-note": "x"},
+    "no amount": {"order_id": "1", "cents": 0.5},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("handle", ["as agents do", True, False])
+def test_an_argument_that_makes_no_action_is_told_to_the_model_which_chooses_another(saver, calls, way, bad, handle):
+    limit = Limit(group="orders", max_sum=("cents", 10))
+    policies = {"refund": effect(key="refund/{order_id}", limit=limit, ledger=Ledger(store=saver.store))}
+    tools = [open_tool(OPEN, calls)]
+    good = asked(("refund", {"order_id": "1", "cents": 1}, "c2"))
+    if handle == "as agents do":
+        app = agent(saver, calls, [asked(("refund", bad, "c1")), good, summary], tools, policies=policies)
+        first, last = (one for one in run(app, way, {"messages": []})["messages"] if isinstance(one, ToolMessage))
+        assert first.status == "error"
+        assert "fix" in first.content
+        assert last.content == "refunded"
+        assert calls.of("refund") == ["refund 1"]
+        return
+    app = node(saver, tools, asked(("refund", bad, "c1")), policies=policies, handle=handle)
+    if handle:
+        assert run(app, way, {"messages": []})["messages"][-1].status == "error"
+    else:
+        with pytest.raises(InvalidArgument, match=r"Nothing was|was not called"):
+            run(app, way, {"messages": []})
+    assert calls.of("refund") == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_application_vouches_for_is_its_own_error(saver, calls, way):
+    @tool
+    def refund(order_id: str, who: Trusted[str]) -> str:
+        """Refund."""
+        calls.call("refund")
+        return "refunded"
+
+    policies = {"refund": effect(key="refund/{order_id}/{who}", ledger=Ledger(store=saver.store))}
+    app = node(saver, [refund], asked(("refund", {"order_id": "1"}, "c1")), policies=policies)
+    with effect_context(who=""), pytest.raises(InvalidArgument, match="'who' is part of the key"):
+        run(app, way, {"messages": []})
+    assert calls.made == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("wrong", ["misspelt", "misfit"])
+@pytest.mark.parametrize("around", ["node", "tool", "durable tool"])
+def test_a_refusal_in_a_subagent_is_not_swallowed_by_what_called_it(saver, calls, way, mode, wrong, around):
+    misfit = effect(key="search/{nothing}", ledger=Ledger(store=saver.store))
+    policies = {"serach": "rerun"} if wrong == "misspelt" else {"search": misfit}
+
+    def graph(policies):
+        inner = agent(None, calls, [AIMessage("done")], [searching(calls)], policies=policies)
+
+        def node(state):
+            try:
+                return {"messages": inner.invoke({"messages": [HumanMessage("?")]})["messages"][-1:]}
+            except Exception as exc:
+                return {"messages": [AIMessage(f"swallowed {exc}")]}
+
+        async def later(state):
+            try:
+                return {"messages": (await inner.ainvoke({"messages": [HumanMessage("?")]}))["messages"][-1:]}
+            except Exception as exc:
+                return {"messages": [AIMessage(f"swallowed {exc}")]}
+
+        async def ask(q: str) -> str:
+            """Ask."""
+            return (await later({}))["messages"][0].content
+
+        asking = StructuredTool.from_function(lambda q: node({})["messages"][0].content, ask, name="ask", description="Ask.")
+        if around != "node":
+            model = Scripted(calls=Calls(), answers=[asked(("ask", {"q": "a"}, "c1")), summary])
+            outer = [DurableMiddleware()] if around == "durable tool" else []
+            return create_agent(model, [asking], middleware=outer, checkpointer=saver)
+        built = StateGraph(MessagesState)
+        built.add_node("node", node if way == "sync" else later)
+        built.add_edge(START, "node")
+        return built.compile(checkpointer=saver)
+
+    app = graph(policies)
+    for inputs in ({"messages": []}, None):
+        with pytest.raises(InvalidArgument, match=r"is that the one meant|nothing is no parameter"):
+            run(app, way, inputs, durability=mode)
+    assert calls.made == []
+    restarted(saver)
+    answers = run(graph({"search": "rerun"}), way, None, durability=mode)["messages"]
+    assert "done" in answers[-1].content
+
+
+def test_a_graph_that_is_only_imported_is_not_run():
+    """``lil ledger --provider`` imports a program for its provider: what stands at its top must not happen because of that."""
+    ran = []
+    graph = StateGraph(dict)
+    graph.add_node("work", lambda state: ran.append(1))
+    graph.add_edge(START, "work")
+    app = graph.compile(checkpointer=LetItLoopCheckpointSaver(store=MemoryStore()))
+    with only_imported("shop.program"), pytest.raises(InvalidArgument, match="a run of thread 't' of module"):
+        app.invoke({}, {"configurable": {"thread_id": "t"}})
+    assert ran == []
+    app.invoke({}, {"configurable": {"thread_id": "t"}})
+    assert ran == [1]

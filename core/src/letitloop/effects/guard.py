@@ -11,17 +11,17 @@ from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any, ForwardRef, TypeVar, get_args, get_origin
 
-from letitloop.effects.authority import Approval, Limit, seconds
+from letitloop.effects.authority import Approval, Limit, amount_of, seconds
 from letitloop.effects.context import EffectContext, current_context, effect_context, from_context
 from letitloop.effects.ledger import Ledger
 from letitloop.effects.providers import FunctionProvider
-from letitloop.effects.requests import check_options, check_provider
+from letitloop.effects.requests import check_options, check_provider, checked_name
 from letitloop.effects.templates import Template
 from letitloop.errors import GeneratorFunction, InvalidArgument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Literal, TypeAlias
 
     from letitloop.effects.provider import Provider
@@ -46,6 +46,10 @@ Trusted = Annotated[T, _TRUSTED]
 
 _providers: dict[str, Provider | Callable[[], Provider]] = {}
 _made: dict[Callable[[], Provider], Provider] = {}  # by the functions among them
+
+
+class UnfitArgument(InvalidArgument):
+    """An argument that the caller chose makes no action, and another one may; nothing was done."""
 
 
 def register_provider(name: str, provider: Provider | Callable[[], Provider]) -> None:
@@ -324,11 +328,52 @@ class BoundEffect:
         arguments = self._resolved(shown.arguments, context)
         options: RunOptions = {**policy._options, "operation": self.operation, "approval": policy._approval}
         if policy._limit is not None and policy._group is not None:
-            options["limit"] = replace(policy._limit, group=policy._group.render(arguments, context))
+            self._check_amount(policy._limit, arguments)
+            options["limit"] = replace(policy._limit, group=self._text(policy._group, "group", arguments, context))
         if policy._ticket is not None:
             options["ticket"] = arguments[policy._ticket] = str(arguments[policy._ticket])
-        namespace, key = policy._scope.render(arguments, context), policy.key.render(arguments, context)
+        namespace, key = policy._scope.render(arguments, context), self._text(policy.key, "key", arguments, context)
         return (namespace, key, self._provider(fn), arguments), options
+
+    def _chosen(self, names: Iterable[str]) -> list[str]:
+        """Return those of the arguments that the caller chooses, and the application does not vouch for."""
+        return [name for name in names if name in self._parameters and name not in {*self.hidden, *self._policy._trusted}]
+
+    def _text(self, template: Template, what: str, arguments: Mapping[str, Any], context: EffectContext) -> str:
+        """Return the key, or the group, of these arguments.
+
+        Raises:
+            UnfitArgument: what the caller chose makes none.
+            InvalidArgument: what the application says makes none.
+        """
+        chosen = self._chosen(template.fields)
+        try:
+            template.check({name: arguments[name] for name in chosen})
+        except InvalidArgument as exc:
+            raise UnfitArgument(str(exc)) from None
+        text = template.render(arguments, context)
+        try:
+            return checked_name(text, what)
+        except InvalidArgument:
+            if not chosen:
+                raise
+            raise UnfitArgument(  # without the text: what the application says of it is not the caller's
+                f"the {what} of an action has to be a text of 1 to 512 characters, without a zero character and without half "
+                f"characters; {', '.join(map(repr, chosen))} made it something else. Nothing was recorded."
+            ) from None
+
+    def _check_amount(self, limit: Limit, arguments: Mapping[str, Any]) -> None:
+        """Refuse an amount that the caller chose and that cannot be summed up.
+
+        Raises:
+            UnfitArgument: it is none.
+        """
+        if limit.max_sum is None or not self._chosen([limit.max_sum[0]]):
+            return
+        try:
+            amount_of(arguments, limit.max_sum[0])
+        except InvalidArgument as exc:
+            raise UnfitArgument(str(exc)) from None
 
     def _resolved(self, shown: Mapping[str, Any], context: EffectContext) -> dict[str, Any]:
         """Put what the application vouches for in place of what the caller said."""

@@ -92,6 +92,15 @@ class Template:
                 text += self._text(name, arguments[name] if name == field else getattr(context, name))
         return text
 
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values of fields of which :meth:`render` makes no text.
+
+        Raises:
+            InvalidArgument: one is of a kind that has no one text, or is empty.
+        """
+        for name, value in values.items():
+            self._text(name, value)
+
     def _text(self, name: str, value: object) -> str:
         """Return a field's value so that no two values have one text, and no value can imitate two fields."""
         if isinstance(value, Enum):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["calling_loop", "hold", "told"]
 
 _FRAMES = 8  # between a loop and its saver: a subclass's methods, a tracer's
-_AGAIN = "__letitloop_again"
+_AGAIN = "__pregel_letitloop_again"  # named as what LangGraph shows nobody
 _INTERRUPT = "__interrupt__"
 _NO_NODES = ("__start__", "__input__", _INTERRUPT)
 _EDITS = ("update", "fork")
@@ -56,12 +56,13 @@ def calling_loop() -> Any:
 def told(loop: Any, thread: Thread, serde: SerializerProtocol, ns: str, parent: str | None) -> dict[str, Any]:
     """Return what the metadata of a checkpoint that a loop stores have to say for :func:`hold`; called inside ``enter``.
 
-    Which nodes a Send reached is told by the checkpoint before alone. In exit mode that is not stored, and it may be pruned.
+    Which nodes a Send reached is told by the checkpoint before alone. In exit mode that is not stored, and it may be pruned: there
+    the breakpoints that the graph stopped at tell it.
     """
     if loop is None or not loop.interrupt_after:
         return {}
     if loop.durability == "exit":
-        return {_STOPPED: True} if loop.status == "interrupt_after" else {}
+        return {_STOPPED: sorted(loop.interrupt_after)} if loop.status == "interrupt_after" else {}
     with thread.guard:
         stored = None if parent is None else thread.index.checkpoints.get(ns, {}).get(parent)
         if stored is None or thread.log is None:
@@ -86,9 +87,11 @@ def hold(loop: Any, contents: Contents, stored: Stored, found: CheckpointTuple) 
     after: Any = False
     if last is not None:
         metadata = contents.metadata(last)
-        names = _ran_before(contents, last) | set(metadata.get(_SENT) or ())
+        stopped = metadata.get(_STOPPED) or ()  # True if that was written before the nodes were
+        anywhere = stopped is True or "*" in stopped
+        names = {*_ran_before(contents, last), *(metadata.get(_SENT) or ()), *(() if anywhere else stopped)}
         ran = [SimpleNamespace(name=name, config=None) for name in names]
-        after = metadata.get(_STOPPED) or should_interrupt(checkpoint, loop.interrupt_after, ran)  # type: ignore[arg-type]  # named as tasks are
+        after = anywhere or should_interrupt(checkpoint, loop.interrupt_after, ran)  # type: ignore[arg-type]  # named as tasks are
     plain, before = loop.tick, loop.interrupt_before
 
     def tick() -> bool:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langgraph.errors import GraphBubbleUp
-from langgraph.prebuilt.tool_node import _get_all_injected_args
+from langgraph.prebuilt.tool_node import ToolInvocationError, _get_all_injected_args
 from pydantic import create_model
 
-from letitloop.effects.guard import Effect
+from letitloop.effects.guard import Effect, UnfitArgument
 from letitloop.errors import ActionConflict, IntentFailed, InvalidArgument, LetItLoopError, NotAuthorized
 from letitloop.integration.policies import Policies, atool_call, tool_call
 from letitloop.runs.scope import find_scope
-from letitloop_langgraph.resolver import current_place, meet_task
+from letitloop_langgraph.resolver import current_place, meet_task, refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
@@ -39,8 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ToolCalls", "adurable_tool_call", "durable_tool_call", "passing"]
 
-_TOLD_TO_THE_MODEL = (IntentFailed, NotAuthorized, ActionConflict)
 _LONGEST = 400
+
+
+class _Told(UnfitArgument, ToolInvocationError):
+    """An argument that a model chose makes no action: the model is told, as of any argument that does not fit."""
+
+    __init__ = ToolInvocationError.__init__
+
+
+_TOLD_TO_THE_MODEL = (IntentFailed, NotAuthorized, ActionConflict, _Told)
 
 
 def durable_tool_call(
@@ -195,11 +203,8 @@ def _refusing() -> Generator[None]:
     try:
         yield
     except InvalidArgument as exc:
-        refused = passing(exc)
-        place = current_place()
-        if place is not None:
-            place.halt(refused)
-        raise refused from exc.__cause__
+        refuse(exc)  # as it is: an error that passes as an interrupt does is none to those who store what a task wrote
+        raise passing(exc) from exc.__cause__
 
 
 def passing(exc: LetItLoopError) -> LetItLoopError:
@@ -311,11 +316,40 @@ class _Guard:
         return self._policy.bind(inner, self._tool.name)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        given = self._signature.bind_partial(*args, **kwargs).arguments
+        try:
+            given = self._signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as exc:
+            raise UnfitArgument(f"{exc}. Nothing was done.") from exc
         if self._open is not None:
             given |= given.pop(self._open, {})
         injected = {name: value for name, value in given.items() if name in self._injected}
         return injected, {name: value for name, value in given.items() if name not in self._injected}
+
+    def _bound(self, injected: dict[str, Any], arguments: dict[str, Any]) -> BoundEffect:
+        """Return the effect for these arguments.
+
+        Raises:
+            UnfitArgument: one is missing, or has a name that no parameter can have.
+        """
+        try:
+            bound = self._bind(injected, arguments)  # without them it was bound before: what fails now is theirs
+            bound.visible.bind(**{name: value for name, value in arguments.items() if name not in bound.hidden})
+        except InvalidArgument as exc:
+            raise UnfitArgument(str(exc)) from exc
+        except TypeError as exc:
+            raise UnfitArgument(f"{exc}. Nothing was done.") from exc
+        return bound
+
+    @contextmanager
+    def _telling(self, given: dict[str, Any]) -> Generator[None]:
+        """Have the model told of an argument that makes no action, and nobody but the caller of what else is refused."""
+        try:
+            yield
+        except UnfitArgument as exc:
+            chosen = {name: value for name, value in given.items() if name not in self.hidden | self._injected}
+            raise _Told(self._tool.name, exc, chosen) from exc
+        except LetItLoopError as exc:
+            raise passing(exc) from exc.__cause__
 
     def _turn(self, arguments: dict[str, Any]) -> tuple[str, ...]:
         """Return what calls of one action have in common: a model may ask for it twice at once, and the second waits."""
@@ -327,12 +361,10 @@ class _Guard:
 
         @wraps(self._fn)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            injected, arguments = self._split(args, kwargs)
-            try:
+            with self._telling(kwargs):
+                injected, arguments = self._split(args, kwargs)
                 with _turn(self._turn(arguments)):
-                    return self._bind(injected, arguments).call(**arguments)
-            except LetItLoopError as exc:
-                raise passing(exc) from exc.__cause__
+                    return self._bound(injected, arguments).call(**arguments)
 
         return guarded
 
@@ -341,12 +373,10 @@ class _Guard:
 
         @wraps(self._fn)
         async def aguarded(*args: Any, **kwargs: Any) -> Any:
-            injected, arguments = self._split(args, kwargs)
-            try:
+            with self._telling(kwargs):
+                injected, arguments = self._split(args, kwargs)
                 async with _aturn(self._turn(arguments)):
-                    return await self._bind(injected, arguments).acall(**arguments)
-            except LetItLoopError as exc:
-                raise passing(exc) from exc.__cause__
+                    return await self._bound(injected, arguments).acall(**arguments)
 
         return aguarded
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from letitloop.runs.run import Call
     from letitloop_langgraph.places import ThreadRun
 
-__all__ = ["INTERRUPT", "Number", "Numbers", "Task", "watch"]
+__all__ = ["Number", "Numbers", "Task", "finished", "watch"]
 
 INTERRUPT = 0
 _COUNTERS = ("interrupt_counter", "subgraph_counter", "call_counter")
@@ -148,12 +148,12 @@ class Task:
         asked.sort(key=lambda one: one[:2])
         if not asked:
             return 0
-        finished = _finished(run, {name for _, key, one in asked for name in (key, *one.around)})
+        done = finished(run, {name for _, key, one in asked for name in (key, *one.around)})
         upto = 0
         for number, key, one in asked:
             if number > len(self._resume):
                 break
-            if finished.isdisjoint((key, *one.around)):
+            if done.isdisjoint((key, *one.around)):
                 continue
             if number == len(self._resume):
                 self._waiting(True)  # what is waiting is the answer to this one: LangGraph has not asked for another since
@@ -273,7 +273,7 @@ def _open() -> list[Call]:
     return [call for call in _leaves.get() if call in call.task.under_way]  # type: ignore[attr-defined]  # a call has a dict
 
 
-def _finished(run: ThreadRun, keys: set[bytes]) -> set[bytes]:
+def finished(run: ThreadRun, keys: set[bytes]) -> set[bytes]:
     """Return the leaves that are answered from the log: those with a result, and failures that the program went on from."""
     journal = run.journal
     found = journal.results(_WHOLE_KEY) | run.numbered

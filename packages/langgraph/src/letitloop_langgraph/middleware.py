@@ -43,8 +43,8 @@ class DurableMiddleware(AgentMiddleware[Any, Any]):
         default: the policy of every other tool.
         on_change: what a model or tool call that asks something else than the recorded one does: ``"raise"``
             :class:`letitloop.StepChanged`, ``"rerun"`` (the call, and what its task did after it, is done again; refused if effects
-            or a human's answers would be taken back), or ``"reuse"`` (the recorded answer is handed on all the same). With
-            ``durability="exit"`` it is done again, whatever this says.
+            would be taken back, or a human was asked, or a subgraph or ``@task`` called, in it or after it), or ``"reuse"`` (the
+            recorded answer is handed on all the same). With ``durability="exit"`` it is done again where ``"rerun"`` may.
 
     Raises:
         InvalidArgument: a policy or ``on_change`` is none of these; at each model call: a policy's name is that of no tool, and
@@ -115,7 +115,7 @@ def _asked(request: ModelRequest[Any]) -> dict[str, Any]:
         "messages": without_ids(list(request.messages)),
         "tools": [_tool(tool) for tool in request.tools],
         "tool_choice": request.tool_choice,
-        "response_format": None if request.response_format is None else type(request.response_format).__name__,
+        "response_format": None if request.response_format is None else _format(request.response_format),
         "settings": dict(request.model_settings),
     }
 
@@ -127,3 +127,25 @@ def _tool(tool: Any) -> Any:
         return [tool.name, tool.description, tool.args]
     except Exception:  # a schema that cannot be shown as JSON: the name tells the tool
         return [tool.name, tool.description]
+
+
+def _format(wanted: Any) -> Any:
+    """Return in which form an answer is asked for: the strategy, and what the model is shown of each schema."""
+    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+
+    if not isinstance(wanted, (AutoStrategy, ProviderStrategy, ToolStrategy)):
+        wanted = AutoStrategy(wanted)  # as LangChain takes it
+    kind = type(wanted).__name__
+    try:
+        if isinstance(wanted, ProviderStrategy):
+            specs: list[Any] = [wanted.schema_spec]
+        else:
+            specs = (ToolStrategy(wanted.schema) if isinstance(wanted, AutoStrategy) else wanted).schema_specs
+        return [kind, *([_title(one), one.description, one.json_schema, one.strict] for one in specs)]
+    except Exception:  # what LangChain refuses, it refuses when the model is asked
+        return kind
+
+
+def _title(spec: Any) -> str | None:
+    """Return a schema's name, if it was not drawn for this process."""
+    return None if isinstance(spec.schema, dict) and "title" not in spec.schema else spec.name

@@ -23,7 +23,7 @@ from letitloop.runs.records import ENDED, STEP_KINDS
 from letitloop.runs.run import Call, Run
 from letitloop.runs.scope import Scope, current, running_loop
 from letitloop.wal.lock import NOTE_SIZE
-from letitloop_langgraph.counters import INTERRUPT, watch
+from letitloop_langgraph.counters import finished, watch
 from letitloop_langgraph.errors import bubbling, explained
 from letitloop_langgraph.journal import ThreadJournal
 from letitloop_langgraph.paths import name_of, path_of, where_in
@@ -231,7 +231,10 @@ class ThreadRun(Run):
             )  # fmt: skip
 
     def ok(self, call: Call, value: object) -> bytes:
-        """Return the payload of a result."""
+        """Return the payload of a result; there is none in a task that was refused and went on all the same."""
+        place = place_of(call.scope)
+        if place is not None and isinstance(place.halted, InvalidArgument):
+            raise place.halted
         payload = super().ok(call, value)
         if getattr(call, "numbered", False):
             self.numbered.add(call.key)
@@ -281,25 +284,30 @@ class ThreadRun(Run):
         """A Halt was met in another thread: it is its caller's."""
 
     def _policy_for(self, call: Call) -> str:
-        if call.key.startswith(_STRUCTURE.encode()):
-            # the graph began again from other inputs: its structure is a place, and no promise that the same is asked there
-            return "rerun"
-        policy = super()._policy_for(call)
-        return "raise" if policy == "rerun" and self._was_answered(call) else policy
+        said = super()._policy_for(call)
+        # in exit mode the graph began again from other inputs: its structure is a place, and no promise that the same is asked
+        policy = "rerun" if call.key.startswith(_STRUCTURE.encode()) else said
+        if policy == "rerun" and self._took_numbers(call):
+            return "reuse" if said == "reuse" else "raise"
+        return policy
 
-    def _was_answered(self, call: Call) -> bool:
-        """Tell whether a human answered a call, or one that its task has on record after it: no other question gets that answer."""
-        place = place_of(call.scope)
+    def _took_numbers(self, call: Call) -> bool:
+        """Tell whether a human was asked, or a subgraph or ``@task`` called, in a call or in one that its task did after it.
+
+        LangGraph knows what came of that by its number: made anew, another question would be answered with it.
+        """
+        place, prefix = place_of(call.scope), call.scope.prefix
         numbers = [self.thread.index.numbers.of(task) for task in (place.tasks if place else ())]
-        asked = [(*one.around, key)[0] for of in numbers for key, each in of.items() for one in each if one.counter == INTERRUPT]
-        return any(key in self.journal.index for key in asked)
+        leaves = [(*one.around, key) for of in numbers for key, each in of.items() for one in each]
+        inside = {next(key for key in keys if key.startswith(prefix)) for keys in leaves if keys[-1].startswith(prefix)}
+        return any(key in self.journal.index for key in inside) or not inside <= finished(self, inside)
 
     def _ways_on(self, step: str, effects: list[str]) -> str:
         done = f" (effects that have happened, {', '.join(effects)}, do not happen again)" if effects else ""
         anew = (
             "is refused, since it would take those back"
             if effects
-            else "makes it anew, unless a human's answer would be taken back"
+            else "makes it anew, unless a human was asked, or a subgraph or @task called, in it or after it"
         )
         return (
             "Ask what was asked before; or call app.update_state(config, None): that stores a checkpoint of its own, from which "
@@ -340,6 +348,7 @@ class Places:
         self._places: dict[tuple[str, str], tuple[Any, Place]] = {}  # with LangGraph's description of the attempt
         self._shared: dict[bytes, Place] = {}  # of structural paths: tasks may have the same one
         self._later: list[tuple[Place, tuple[str, str]]] = []  # what is to be noted when the log is open again
+        self._refused: dict[str, LetItLoopError] = {}  # by the tasks that must not swallow it, and the checkpoints they hang on
         self._told = False
 
     # --- the resolver's side -------------------------------------------------------------------------------------------------
@@ -359,6 +368,19 @@ class Places:
                 return self._known(info) or self._make(self.run(), info, config)
         finally:
             thread.leave()
+
+    def refuse(self, ns: str, refused: LetItLoopError) -> None:
+        """Have nothing that a task writes count, nor what the tasks around it write, whoever swallows what is raised."""
+        tasks = {part.rpartition(":")[2] for part in ns.split("|") if ":" in part}
+        self._refused.update(dict.fromkeys(tasks, refused))
+        for (_, owner), (_, place) in list(self._places.items()):
+            if str(owner) in tasks:
+                self._refused.update(dict.fromkeys(place.above.values(), refused))
+                place.halt(refused)
+
+    def begins(self) -> None:
+        """The graph is invoked: what was refused before is over."""
+        self._refused.clear()
 
     def _known(self, info: Any) -> Place | None:
         """Return the place that an attempt has; asked again with the guard held, since its threads may all come first at once."""
@@ -546,6 +568,8 @@ class Places:
             place.tasks.discard(task)
             if place.halted is not None and not any(channel in _UNFINISHED for channel, _ in writes):
                 raise place.halted
+        if task in self._refused and not any(channel in _UNFINISHED for channel, _ in writes):
+            raise self._refused[task]
 
     def check_swallowed(self, ns: str, parent: str | None) -> None:
         """Refuse a checkpoint that would follow a task in which a Halt was swallowed.
@@ -556,6 +580,8 @@ class Places:
         for _, place in self._places.values():
             if place.halted is not None and place.hangs_on == (ns, parent or ""):
                 raise place.halted
+        if parent in self._refused:
+            raise self._refused[parent]
 
     def _note_error(self, error: BaseException) -> None:
         """Record that an exception left a task, and which steps it came from: those are tried again."""

@@ -10,10 +10,11 @@ from letitloop.runs.scope import add_resolver
 from letitloop_langgraph.saver import LetItLoopCheckpointSaver
 
 if TYPE_CHECKING:
+    from letitloop.errors import LetItLoopError
     from letitloop_langgraph.places import Place
     from letitloop_langgraph.thread import Thread
 
-__all__ = ["current_place", "meet_task"]
+__all__ = ["current_place", "meet_task", "refuse"]
 
 
 def current_place() -> Place | None:
@@ -36,6 +37,15 @@ def meet_task() -> None:
     found = _attempt_in(config) if config else None
     if found is not None and found[0].index.numbers.of(str(found[1].task_id)):
         found[0].places.find(found[1], config)
+
+
+def refuse(refused: LetItLoopError) -> None:
+    """Have nothing count that the task which the program is in writes, nor the tasks around it, whoever swallows this."""
+    place = current_place()
+    if place is not None:
+        place.halt(refused)
+        thread, info = _attempt_in(var_child_runnable_config.get())  # type: ignore[misc]  # where there is a place
+        thread.places.refuse(info.checkpoint_ns, refused)
 
 
 def _attempt_in(config: Any) -> tuple[Thread, Any] | None:

@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
 )
 
 from letitloop.errors import InvalidArgument, LogLocked, LogPoisoned
+from letitloop.runs.importing import check_may_run
 from letitloop.store.directory import resolve_store
 from letitloop_langgraph.answers import without_fetched
 from letitloop_langgraph.breakpoints import calling_loop, hold, told
@@ -250,8 +251,11 @@ class LetItLoopCheckpointSaver(BaseCheckpointSaver[Any]):
         wanted = get_checkpoint_id(config)
         running = "__pregel_runtime" in conf
         if running:
+            check_may_run(f"a run of thread {thread.id!r}")
             thread.loops[ns] = where_in(config.get("metadata") or {}) if ns else ""
             thread.barrier.broken.pop(ns, None)
+            if not ns:
+                thread.places.begins()
 
         def look(contents: Contents) -> CheckpointTuple | None:
             stored, adopts = self._stored(thread, contents, ns, wanted, config if running else {})
