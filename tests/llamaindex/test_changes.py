@@ -182,7 +182,7 @@ async def test_what_a_changed_agent_may_do():
             await agent(runtime, tools=tools[kind], system_prompt="old").run("pay", run_id=kind)
     changed = {"system_prompt": "new"}
     rerun = LetItLoopRuntime(tools={"pay": PAY}, on_change="rerun")
-    with pytest.raises(StepChanged, match="would take back effects that have happened"):
+    with pytest.raises(StepChanged, match="would take back effects that were begun"):
         await agent(rerun, tools=tools["effect"], **changed).run("pay", run_id="effect")
     assert paid == [1, 1]
     anew = LetItLoopRuntime(on_change="rerun")
