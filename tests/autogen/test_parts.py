@@ -32,21 +32,6 @@ from tests.autogen.scripted import INFO, Scripted, call, results
 from tests.effects.bank import Bank
 
 
-@pytest.fixture
-def begin():
-    opened = []
-
-    def begin(**options):
-        if opened:
-            opened.pop().close()
-        opened.append(AutoGenStateSerializer(session_id="parts", **options))
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
-
-
 class Keeper(BaseChatAgent):
     """An agent of the user's own, which keeps what it needs in a way of its own."""
 
@@ -456,7 +441,7 @@ async def test_a_deep_copy_is_refused_and_never_drives_the_original(begin, kind)
     whole = {"agent": agent, "team": team, "holder": {"agents": [agent]}}[kind]
     durability = begin()
     durability.wrap_team(team)
-    with pytest.raises(InvalidArgument, match=r"is wrapped by the session 'parts', and was to be copied"):
+    with pytest.raises(InvalidArgument, match=r"is wrapped by the session 'program', and was to be copied"):
         copy.deepcopy(whole)
     durability.unwrap()
     copied = copy.deepcopy(agent)

@@ -47,21 +47,6 @@ class Died(Exception):
     """Stands for the death of a program in the middle of a model call."""
 
 
-@pytest.fixture
-def begin():
-    opened = []
-
-    def begin(**options):
-        if opened:
-            opened.pop().close()
-        opened.append(AutoGenStateSerializer(session_id="team", **options))
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
-
-
 def hearing(dies_at=None):
     def script(messages, settings):
         heard = len(messages)

@@ -15,21 +15,6 @@ from letitloop.errors import InvalidArgument
 from tests.autogen.scripted import Scripted, call, results, said
 
 
-@pytest.fixture
-def begin():
-    opened = []
-
-    def begin(**options):
-        if opened:
-            opened.pop().close()
-        opened.append(AutoGenStateSerializer(session_id="ways", **options))
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
-
-
 @pytest.mark.parametrize("way", ["agent", "team", "turn"])
 @pytest.mark.parametrize("reflects", [False, True])
 async def test_chunks_tell_whose_parts_they_are(begin, way, reflects):

@@ -159,8 +159,8 @@ def advice(place: LedgerAt, row: Row) -> list[str]:
         if row.key_expires_at is not None:
             until = moment(row.key_expires_at)
             said.append(f"send it again with the same key, until {until}: lil ledger resend {name} --provider MODULE:NAME")
-        typed = f"lil ledger resolve {name} --as succeeded|failed [--result FILE] --evidence TEXT --by NAME"
-        return [*said, f"look there, then say so: {typed}"]
+        way = f"lil ledger resolve {name} --as succeeded|failed [--result FILE] --evidence TEXT --by NAME"
+        return [*said, f"look there, then say so: {way}"]
     if standing == "waiting":
         return [f"lil ledger approve {name} --by NAME", f"or lil ledger deny {name} --by NAME --reason TEXT"]
     if standing == "under way":

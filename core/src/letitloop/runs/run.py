@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from letitloop.runs.opening import Opening
     from letitloop.runs.retry import Retry
     from letitloop.store.protocol import Store
+    from letitloop.wal.format import Entry
     from letitloop.wal.log import Log
 
 __all__ = ["Call", "Run"]
@@ -360,10 +361,14 @@ class Run:
             return self.journal.reuse(changed, call.scope.prefix)
         effects = self.journal.effects_after(changed.entry, call.scope.prefix)
         if policy == "rerun" and not effects:
-            self.log.queue(VOID, call.scope.prefix, pack_void(changed.entry.seq, self.journal.upto))
-            self.journal.void(changed.entry.seq, call.scope.prefix)
+            self.take_back(changed.entry, call.scope.prefix)
             return None
         raise self._step_changed(call, changed, effects)
+
+    def take_back(self, entry: Entry, prefix: bytes) -> None:
+        """Let the records of a scope from one on no longer count; whoever asks for it has looked at the effects among them."""
+        self.log.queue(VOID, prefix, pack_void(entry.seq, self.journal.upto))
+        self.journal.void(entry.seq, prefix)
 
     def _step_changed(self, call: Call, changed: Changed, effects: list[str]) -> StepChanged:
         step = call.key.decode()

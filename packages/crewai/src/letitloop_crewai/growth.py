@@ -65,7 +65,7 @@ class Growing:
         Raises:
             DecodeError: the state that it refers to is not on record, or is another one.
         """
-        if not isinstance(form, list):  # of a log from before, or not in bytes
+        if not isinstance(form, list):  # not in bytes
             return form
         self._forms[form[1]] = form
         ahead: list[list[Any]] = []
@@ -151,25 +151,21 @@ def _found(old: bytes, first: int, last: int, new: bytes, at: int, upto: int) ->
 def _alike(one: bytes, at: int, other: bytes, beside: int) -> int:
     """Return how many bytes are the same in both from these places on."""
     most = min(len(one) - at, len(other) - beside)
-    done, step = 0, _BLOCK
-    while done < most:  # ever longer parts, and then ever shorter ones: the comparing is not done in Python
-        size = min(step, most - done)
-        if one[at + done : at + done + size] == other[beside + done : beside + done + size]:
-            done, step = done + size, step * 2
-        elif size == 1:
-            break
-        else:
-            most, step = done + size - 1, size // 2
-    return done
+    return _longest(most, lambda done, upto: one[at + done : at + upto] == other[beside + done : beside + upto])
 
 
 def _alike_before(one: bytes, other: bytes) -> int:
     """Return how many bytes are the same at the ends of both."""
-    most = min(len(one), len(other))
+    here, there = len(one), len(other)
+    return _longest(min(here, there), lambda done, upto: one[here - upto : here - done] == other[there - upto : there - done])
+
+
+def _longest(most: int, same: Callable[[int, int], bool]) -> int:
+    """Return how many bytes are the same, by ever longer parts and then ever shorter ones: they are not compared in Python."""
     done, step = 0, _BLOCK
     while done < most:
         size = min(step, most - done)
-        if one[len(one) - done - size : len(one) - done] == other[len(other) - done - size : len(other) - done]:
+        if same(done, done + size):
             done, step = done + size, step * 2
         elif size == 1:
             break

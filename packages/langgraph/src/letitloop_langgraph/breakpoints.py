@@ -87,8 +87,8 @@ def hold(loop: Any, contents: Contents, stored: Stored, found: CheckpointTuple) 
     after: Any = False
     if last is not None:
         metadata = contents.metadata(last)
-        stopped = metadata.get(_STOPPED) or ()  # True if that was written before the nodes were
-        anywhere = stopped is True or "*" in stopped
+        stopped = metadata.get(_STOPPED) or ()
+        anywhere = "*" in stopped
         names = {*_ran_before(contents, last), *(metadata.get(_SENT) or ()), *(() if anywhere else stopped)}
         ran = [SimpleNamespace(name=name, config=None) for name in names]
         after = anywhere or should_interrupt(checkpoint, loop.interrupt_after, ran)  # type: ignore[arg-type]  # named as tasks are

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from letitloop.integration.open_leaves import OpenLeaf
 from letitloop.runs.identity import step_key
-from letitloop.runs.records import VOID, pack_void
 from letitloop_smolagents._stop import as_it_was
 
 if TYPE_CHECKING:
@@ -76,8 +75,7 @@ class Ends:
         logging.getLogger("letitloop").warning(
             "letitloop: run %s was out of steps before step %d. It has more of them now, and goes on there.", scope.run.id, number
         )
-        scope.run.log.queue(VOID, scope.prefix, pack_void(ended.seq, journal.upto))
-        journal.void(ended.seq, scope.prefix)
+        scope.run.take_back(ended, scope.prefix)
 
     def _leaf(self, point: str) -> OpenLeaf:
         self._taken[point] = self._taken.get(point, 0) + 1
